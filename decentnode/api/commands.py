@@ -43,15 +43,22 @@ def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) ->
 
 
 def resume(
-    run: str | Path | Run, /, *, progress: bool = True, accept_code_change: bool = False, **overrides: Any
-) -> Run:
+    run: str | Path | Run, /, *, progress: bool = True, accept_code_change: bool = False,
+    with_its_code: bool = False, **overrides: Any,
+) -> Run:  # fmt: skip
     """Resumes a run that was stopped or killed, or one that has finished with more rounds (`rounds=N`).
 
     Plug-ins that were objects must be given again. `accept_code_change`: whether plug-ins may have been
-    edited. Raises as `run`.
+    edited. `with_its_code`: whether the run's own copies of them are taken. Raises as `run`.
     """
     directory = run.directory if isinstance(run, Run) else run
-    request = CommandRequest("resume", str(directory), overrides, accepts_other_code=accept_code_change)
+    request = CommandRequest(
+        "resume",
+        str(directory),
+        overrides,
+        accepts_other_code=accept_code_change,
+        with_its_code=with_its_code,
+    )
     answer = answer_of(request, progress)
     return _run_of(answer.directory, answer.code)
 

@@ -1,12 +1,14 @@
 """What a command from Python shows: the lines of the run, and in a notebook a bar above them."""
 
 import codecs
+import contextlib
 import sys
 import time
 from html import escape
 from math import isnan, nan
 from typing import Any
 
+from decentnode.core.streams import flush_output
 from decentnode.core.text import clock_time, simulated_time
 
 
@@ -17,9 +19,10 @@ class Lines:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, piece: bytes) -> None:
-        """Writes some output."""
-        sys.stdout.write(self._decoder.decode(piece))
-        sys.stdout.flush()
+        """Writes some output, unless the program has closed its own: the run goes on."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(self._decoder.decode(piece))
+        flush_output()
 
     def show(self, began: float, done: float, rounds: int, virtual: float = nan, wall: float = nan) -> None:
         """Shows how many rounds are done, and since when, on the clock of `time.monotonic`.

@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO, cast
@@ -22,7 +24,8 @@ from decentnode.api.display import display_for, in_notebook
 from decentnode.api.work import CommandAnswer, CommandRequest, work_on
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
-from decentnode.errors import STOPPED_BY, UNDECODABLE, BadInput
+from decentnode.core.streams import standard_descriptors
+from decentnode.errors import STOPPED_BY, UNDECODABLE, BadInput, RunFailed
 from decentnode.launcher.processes.launcher_process import LauncherProcess, RunProgress
 from decentnode.launcher.report.live_view import is_capable
 
@@ -46,44 +49,47 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
         )
     request.is_notebook = in_notebook()
     # There the live view of the run draws by itself.
-    is_terminal = shows and sys.stdout is sys.__stdout__ and is_capable(cast(TextIO, sys.stdout))
-    display = display_for(shows and not is_terminal)
-    progress, content = RunProgress(), bytearray()
-    (answer_end, answer_fd), (output_end, output_fd) = os.pipe(), os.pipe()
-    output = None if is_terminal else output_fd
-    # Threads of OpenMP would not survive the fork.
-    end_thread_pools()
-    begin = _start_afresh if has_used_cuda else work_on
-    process = LauncherProcess(partial(begin, request, answer_fd, progress, output))
-    os.close(answer_fd)
-    os.close(output_fd)
-    takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
-    with _stopped_before_the_caller(process):
-        try:
-            has_ended = False
-            while not has_ended:
-                try:
-                    readable = ready([process.fd, *takers], seconds=SHOWN_EVERY)
-                    for fd in takers.keys() & readable:
-                        piece = os.read(fd, PIECE)
-                        # Not at its end, which the nodes' processes may delay.
-                        takers[fd](piece) if piece else takers.pop(fd)
-                    has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
-                    display.show(*progress.get())
-                except KeyboardInterrupt:
-                    process.stop(signal.SIGINT)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            code, _ = process.reap()
-            display.close()
-            progress.close()
-            os.close(answer_end)
-            os.close(output_end)
+    output = sys.stdout
+    is_own = output is not None and output is sys.__stdout__
+    is_terminal = shows and is_own and is_capable(cast(TextIO, output))
+    display = display_for(shows and output is not None and not is_terminal)
+    with standard_descriptors():
+        progress, content = RunProgress(), bytearray()
+        (answer_end, answer_fd), (output_end, output_fd) = os.pipe(), os.pipe()
+        begin = _start_afresh if has_used_cuda else work_on
+        takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
+        taken = None if is_terminal else output_fd
+        work = partial(begin, request, answer_fd, progress, taken)
+        with _forked(work) as process, _stopped_before_the_caller(process):
+            os.close(answer_fd)
+            os.close(output_fd)
+            try:
+                has_ended = False
+                while not has_ended:
+                    try:
+                        readable = ready([process.fd, *takers], seconds=SHOWN_EVERY)
+                        for fd in takers.keys() & readable:
+                            piece = os.read(fd, PIECE)
+                            # Not at its end, which the nodes' processes may delay.
+                            takers[fd](piece) if piece else takers.pop(fd)
+                        has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
+                        display.show(*progress.get())
+                    except KeyboardInterrupt:
+                        process.stop(signal.SIGINT)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                code, _ = process.reap()
+                display.close()
+                progress.close()
+                os.close(answer_end)
+                os.close(output_end)
     try:
         answer = msgspec.json.decode(content, type=CommandAnswer)
-    except UNDECODABLE:  # It was killed.
+    except UNDECODABLE as error:  # It was killed.
+        if code is None:
+            raise RunFailed("the process of the run was killed") from error
         answer = CommandAnswer(code)
     if answer.error:
         raise getattr(errors, answer.error)(*answer.lines)
@@ -114,6 +120,40 @@ def _stopped_before_the_caller(process: LauncherProcess) -> Iterator[None]:
             signal.signal(signum, signal.SIG_DFL)
         if received:
             signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _forked(work: Callable[[], int]) -> Iterator[LauncherProcess]:
+    """Forks from a new thread, which has none of the state of the calling one.
+
+    What torch and Python keep by thread is as in a new program then: autocast, the modes for gradients, for
+    functions and for operators, the default device, hooks on saved tensors, the running event loop.
+    """
+    made, is_over = Future[LauncherProcess](), threading.Event()
+
+    def fork() -> None:
+        try:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of every fork beside other threads.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                made.set_result(LauncherProcess(work))
+        except BaseException as error:
+            made.set_exception(error)
+        # The kernel kills the process when the thread that forked it ends.
+        is_over.wait()
+
+    # Threads of OpenMP would not survive the fork.
+    end_thread_pools()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED_BY)
+    try:
+        try:
+            threading.Thread(target=fork, daemon=True).start()
+            process = made.result()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        yield process
+    finally:
+        is_over.set()
 
 
 def _start_afresh(

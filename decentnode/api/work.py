@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -20,7 +23,7 @@ from decentnode.config.extends import ConfigSource
 from decentnode.config.overrides import Override
 from decentnode.config.python_source import document_of, objects_in
 from decentnode.config.settings import Settings
-from decentnode.core.process_setup import find_gpus_without_cuda
+from decentnode.core.process_setup import check_current_folder, find_gpus_without_cuda
 from decentnode.core.streams import send_output_to
 from decentnode.errors import BadInput, ConfigError, DecentnodeError, ExitCode, RunFailed, explained
 from decentnode.launcher.cluster.scheduler import part_of
@@ -39,6 +42,21 @@ from decentnode.studies.sweep import command as sweep_command
 Screen = Callable[[TextIO], LiveConsole]
 KEEP_MODELS: Override = {"records": {"models": {}}}
 """What a caller can do with a run is done with its models, so the last ones are kept."""
+TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+"""A variable from which torch takes the precision of products when it is imported."""
+TORCH_BACKENDS = {
+    "backends.cudnn.enabled": True, "backends.cudnn.benchmark": False,
+    "backends.cudnn.deterministic": False, "backends.cudnn.allow_tf32": True,
+    "backends.mkldnn.enabled": True, "backends.mkldnn.deterministic": False,
+    "backends.fp32_precision": "none", "backends.cudnn.fp32_precision": "none",
+    "backends.cudnn.conv.fp32_precision": "tf32", "backends.cudnn.rnn.fp32_precision": "tf32",
+    "backends.mkldnn.fp32_precision": "none", "backends.mkldnn.conv.fp32_precision": "none",
+    "backends.mkldnn.rnn.fp32_precision": "none", "backends.mkldnn.matmul.fp32_precision": "none",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": True,
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": True,
+    "backends.cuda.matmul.allow_fp16_accumulation": False,
+}  # fmt: skip
+"""Switches of torch that change numbers, as a new Python has them."""
 DEFAULT_TRANSPORTS = (None, "zeromq", {"name": "zeromq"})
 
 
@@ -52,6 +70,8 @@ class CommandRequest(msgspec.Struct):
     loads: bool = True
     """Whether to load the dataset and make a dry round, to validate."""
     accepts_other_code: bool = False
+    with_its_code: bool = False
+    """Whether a resume takes plug-ins from the copies in the run."""
     is_notebook: bool = False
 
     @property
@@ -99,8 +119,8 @@ def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, outp
     _forget_caller()
     screen: Screen = screen_for if output_fd is None else partial(ProgressConsole, progress=progress)
     try:
-        with torch.inference_mode(False), torch.enable_grad():
-            answer = COMMANDS[request.command](request, screen)
+        check_current_folder()
+        answer = COMMANDS[request.command](request, screen)
     except KeyboardInterrupt:
         answer = CommandAnswer(ExitCode.INTERRUPTED)
     except DecentnodeError as error:
@@ -116,12 +136,26 @@ def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, outp
 
 
 def _forget_caller() -> None:
-    """Undoes what the caller may have set for itself, so that the same run gives the same models."""
-    # A caller may be inside an event loop, whose thread this one is a copy of.
-    asyncio._set_running_loop(None)
+    """Sets what the caller may have changed for its whole process to what a new Python has.
+
+    The same run gives the same models then. What torch keeps by thread is new in the thread of this process.
+    """
+    asyncio.set_event_loop_policy(None)
+    gc.enable()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
+    torch.set_flush_denormal(False)
+    torch.use_deterministic_algorithms(False)
+    torch.autograd.set_detect_anomaly(False)
+    # The variable holds for the command line, too.
+    torch.set_float32_matmul_precision("high" if os.environ.get(TF32) == "1" else "highest")
+    for path, value in TORCH_BACKENDS.items():
+        backend, _, option = path.rpartition(".")
+        with contextlib.suppress(AttributeError):  # no version of torch has all of them
+            setattr(attrgetter(backend)(torch), option, value)
+    for kernel in ("flash", "mem_efficient", "math", "cudnn"):
+        getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(True)
+    torch.backends.mha.set_fastpath_enabled(True)
 
 
 def _run(request: CommandRequest, screen: Screen) -> CommandAnswer:
@@ -149,7 +183,7 @@ def _settings(request: CommandRequest, *first: Override) -> tuple[Settings, Sequ
 def _resume(request: CommandRequest, screen: Screen) -> CommandAnswer:
     job, overrides = job_of_one_task(), [request.overrides]
     directory = part_of(Path(request.config), job, overrides)
-    plan = ResumePlan(directory, overrides, request.accepts_other_code)
+    plan = ResumePlan(directory, overrides, request.accepts_other_code, request.with_its_code)
     code, directory = run_here(plan.settings, plan.config, overrides, resume_plan=plan, screen=screen)
     return CommandAnswer(code, str(directory))
 

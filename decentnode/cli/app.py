@@ -16,8 +16,12 @@ from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, verify, watch
-from decentnode.cli.words import ConfigPath, Overrides, RunPath, complete_config, examples
-from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
+from decentnode.cli.words import ConfigPath, Overrides, RunPath, WithItsCode, complete_config, examples
+from decentnode.core.process_setup import (
+    check_current_folder,
+    find_gpus_without_cuda,
+    reset_inherited_signals,
+)
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
@@ -78,6 +82,7 @@ def resume(
     accept_code_change: Annotated[
         bool, typer.Option("--accept-code-change", help="Continue although plug-ins were edited.")
     ] = False,
+    with_its_code: WithItsCode = False,
 ) -> None:
     """Resume a run that was stopped or killed, from the newest round that all nodes were saved after."""
     job = job_of_one_task()
@@ -85,7 +90,8 @@ def resume(
     from decentnode.launcher.cluster.scheduler import part_of
     from decentnode.launcher.recovery.resume import ResumePlan
 
-    resume_plan = ResumePlan(part_of(run, job, overrides or ()), overrides or (), accept_code_change)
+    directory = part_of(run, job, overrides or ())
+    resume_plan = ResumePlan(directory, overrides or (), accept_code_change, with_its_code)
     launch(resume_plan.settings, resume_plan.config, overrides or (), resume_plan)
 
 
@@ -315,6 +321,7 @@ def privacy(
 def attack(
     run: RunPath,
     overrides: Overrides = None,
+    with_its_code: WithItsCode = False,
 ) -> None:
     """Attack what the passive adversaries of a run have recorded, and show what they learn."""
     import_torch()
@@ -323,7 +330,7 @@ def attack(
     from decentnode.cli.attack import report
 
     torch.set_num_threads(1)
-    print_lines(report(run, overrides or ()))
+    print_lines(report(run, overrides or (), with_its_code))
 
 
 @app.command(epilog=examples("partition"))
@@ -552,11 +559,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
     fill_standard_streams()
     find_gpus_without_cuda()
+    # A notebook names a backend that matplotlib may not have here, and its import would fail.
+    os.environ["MPLBACKEND"] = "agg"
     reset_inherited_signals()
     typed_words = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in typed_words if word != "--debug"]
     code: int = ExitCode.FAILED
     try:
+        check_current_folder()
         code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise

@@ -7,25 +7,34 @@ from typing import Any
 
 from decentnode.attacks.passive.record import Record
 from decentnode.config.loader import load
-from decentnode.core.registry import name_of
-from decentnode.core.text import counted
-from decentnode.errors import BadInput
+from decentnode.core.registry import import_from, name_of, reading_only
+from decentnode.core.text import counted, first_line
+from decentnode.errors import BadInput, ConfigError
 from decentnode.launcher.attackers import attacked, passive
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
-from decentnode.results.reader import check_run
+from decentnode.results.reader import check_run, code_folders
 
 COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
 TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")
 
 
-def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
+def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> Iterator[str]:
     """Attacks, and gives the lines to print; raises BadInput.
 
-    Results replace those of the same attack by the same adversary in `attacks.jsonl`.
+    Results replace those of the same attack by the same adversary in `attacks.jsonl`. `with_its_code`:
+    whether the run's copies of plug-ins may run; only those that `overrides` name do otherwise.
     """
     config = run / "config.yaml"
     check_run(run)
+    if with_its_code:
+        import_from(*code_folders(run), first=True)
+    else:
+        try:
+            with reading_only():
+                load(config)
+        except ConfigError as error:
+            raise BadInput(f"{first_line(error)}; to run that code, too: --with-its-code") from error
     experiment = Experiment.from_settings(load(config, overrides))
     attacks = passive(experiment)
     if not attacks:

@@ -24,12 +24,12 @@ import zmq
 from decentnode.communication.security.curve import OLDEST_LIBZMQ
 from decentnode.config.link_security import ports_needed
 from decentnode.config.settings import Settings
+from decentnode.core.control_groups import processors, room_for_processes
 from decentnode.core.process_setup import check_kernel
 from decentnode.core.text import readable_bytes
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher.preflight import credentials, file_shortage
-from decentnode.launcher.processes.control_groups import processors, room_for_processes
 from decentnode.mapping.base import is_own_address
 
 OLDEST_TORCH = (2, 6)

@@ -1,6 +1,5 @@
 """The end of a command: its error, in one line where it is expected, and its exit code."""
 
-import contextlib
 import os
 import sys
 from typing import NoReturn
@@ -9,7 +8,7 @@ import typer
 
 from decentnode.core import streams
 from decentnode.core.process_setup import some_are_left_behind
-from decentnode.core.streams import complain
+from decentnode.core.streams import complain, flush_output
 from decentnode.errors import ExitCode
 
 # Depending on its version, Typer has this class itself or from click.
@@ -32,8 +31,6 @@ def explain(error: BaseException) -> int:
 def leave(code: int) -> NoReturn:
     """Ends the process: at once if a thread is inside torch, which would abort on its return to Python."""
     if some_are_left_behind():
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
+        flush_output()
         os._exit(code)
     sys.exit(code)

@@ -68,13 +68,13 @@ def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] 
         raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
 
 
-def export_merged(directory: Path, out: Path | None, rank: int | None) -> list[str]:
+def export_merged(directory: Path, out: Path | None, rank: int | None, with_its_code: bool) -> list[str]:
     """Writes the weights of the last model that is kept, with adapters added; returns the path.
 
     `rank`: the node; None: the mean of all, as `Run.mean_model` has it. Raises BadInput.
     """
     path = (out or directory / "merged").with_suffix(SAFETENSORS)
-    network = Run(directory).merged_model(rank)
+    network = Run(directory).merged_model(rank, with_its_code=with_its_code)
     try:
         write_durably(path, pieces(*content_of_model(network)))
     except OSError as error:

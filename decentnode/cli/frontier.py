@@ -5,6 +5,7 @@ from math import isfinite
 from pathlib import Path
 
 from decentnode.core.atomic_files import write_durably
+from decentnode.core.text import first_line
 from decentnode.errors import BadInput
 from decentnode.results import Study
 from decentnode.results.attack_results import ATTACKS_FILE
@@ -31,15 +32,23 @@ def directory_of(study: Path, overrides: Sequence[str]) -> Path:
     return read_study(study, overrides).out
 
 
-def attack_missing(directory: Path) -> Iterator[str]:
-    """Attacks what adversaries of finished runs have recorded, unless it is done; a line for each run."""
+def attack_missing(directory: Path, with_plugins: bool) -> Iterator[str]:
+    """Attacks what adversaries of finished runs have recorded, unless it is done; a line for each run.
+
+    `with_plugins`: also runs that have plug-ins, whose code it runs; otherwise their line says so.
+    """
     from decentnode.cli.attack import report
 
     for run in Study(directory).runs:
         is_recorded = (run.directory / FOLDER).exists()
         if run.state != FINISHED or not is_recorded or (run.directory / ATTACKS_FILE).exists():
             continue
-        *_, last = report(run.directory, ())
+        try:
+            *_, last = report(run.directory, (), with_its_code=with_plugins)
+        except BadInput as error:
+            if with_plugins:
+                raise
+            last = f"{run.directory}: not attacked: {first_line(error)}"
         yield last
 
 

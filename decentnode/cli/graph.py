@@ -10,7 +10,7 @@ from decentnode.config import overrides
 from decentnode.config.maker import made
 from decentnode.config.shipped import find_config, find_graph
 from decentnode.config.yaml_source import Document
-from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
+from decentnode.core.registry import GRAPHS, MIXINGS, Registry, name_of
 from decentnode.core.text import counted
 from decentnode.errors import MISSING_KEY, BadInput, key_text, refuse
 from decentnode.graph.base import ENDLESS, Graph, StaticGraph
@@ -236,7 +236,6 @@ def _factors(*values: float | None) -> list[str]:
 def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name selects the plug-in that reads files."""
     is_file = registry in (GRAPHS, MIXINGS) and bool(_FILE.fullmatch(name)) and ":" not in name
-    import_from(Path.cwd())
     shipped = find_graph(name) if registry is GRAPHS else None
     path = str(shipped) if shipped and not Path(name).exists() else name
     document = Document(name, {"path": path} if is_file else {})
@@ -244,7 +243,7 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
         overrides.apply(document, option)
     document.raise_any()
     try:
-        return made(registry, {**document.value, "name": "file" if is_file else name})
+        return made(registry, {**document.value, "name": "file" if is_file else name}, folders=[Path.cwd()])
     except BadInput as error:
         document.report(
             *(defect for defect in error.defects if defect.key and defect.key[0] in document.value)

@@ -12,7 +12,6 @@ from decentnode.core.registry import (
     REGISTRIES,
     Registry,
     guess,
-    import_from,
     is_misspelt,
     letters,
 )
@@ -30,13 +29,12 @@ def plugin_lines(
     several, too. Raises UnknownPlugin.
     """
     kind, name = chosen(word, name) if word else (None, None)
-    import_from(Path.cwd())
     for registry in REGISTRIES:
         if kind not in (None, registry.kind):
             continue
         classes = registry.classes()
         if name:
-            classes = {name: registry.find(name)} if kind or name in classes else {}
+            classes = {name: registry.find(name, Path.cwd())} if kind or name in classes else {}
         if classes:
             yield registry.kind
         for key, cls in classes.items():

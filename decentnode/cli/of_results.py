@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from decentnode.cli.words import RunPath
+from decentnode.cli.words import RunPath, WithItsCode
 from decentnode.core.streams import print_lines
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
@@ -120,10 +120,11 @@ def frontier(
     from decentnode.studies.sweep import command
 
     torch.set_num_threads(1)
-    directory = directory_of(study, overrides or ())
-    code = ExitCode.OK if study.is_dir() else command.sweep(command.SweepRequest(study, overrides or ()))
+    directory, is_own = directory_of(study, overrides or ()), not study.is_dir()
+    code = ExitCode.OK if not is_own else command.sweep(command.SweepRequest(study, overrides or ()))
     if code is not ExitCode.INTERRUPTED:
-        print_lines(attack_missing(directory))
+        # What the file of a study names was imported to run it, so it may be run again.
+        print_lines(attack_missing(directory, with_plugins=is_own))
         print_lines(show(directory, out))
     raise typer.Exit(code)
 
@@ -163,13 +164,16 @@ def export(
         int | None,
         typer.Option(min=0, help="The node whose weights --merged writes; default: the mean of all."),
     ] = None,
+    with_its_code: WithItsCode = False,
 ) -> None:
     """Write the evaluations of a run for another tool, also of a run that was killed."""
     from decentnode.cli import export as exports
 
     if merged:
-        print_lines(exports.export_merged(run, out, rank))
+        print_lines(exports.export_merged(run, out, rank, with_its_code))
         return
     if rank is not None:
         raise BadInput("--rank: is for --merged; evaluations are those of all nodes")
+    if with_its_code:
+        raise BadInput("--with-its-code: is for --merged; evaluations need no code of the run")
     print_lines(exports.export(run, kind, out, options or ()))

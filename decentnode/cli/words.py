@@ -32,6 +32,11 @@ RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="The directory of a run, on this machine: runs/quickstart-...")
 ]
 
+WithItsCode = Annotated[
+    bool,
+    typer.Option("--with-its-code", help="Run the plug-ins that the run has copies of; whose are they?"),
+]
+
 EXAMPLES = {
     "run": (
         "decentnode run quickstart",

@@ -20,7 +20,7 @@ from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.shipped import CONFIGS
 from decentnode.config.type_check import is_path, parameters_of
-from decentnode.core import registry
+from decentnode.core.registry import PASSED, Registry
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.errors import Key, key_text
@@ -41,13 +41,13 @@ def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Se
     return understand(extends.read(source), overrides)
 
 
-def load_model(path: str | Path) -> Plugin:
-    """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
+def load_plugin(path: str | Path, key: str, registry: Registry) -> Plugin:
+    """Returns a plug-in in a configuration, whatever the other sections name; raises ConfigError."""
     document = extends.read(path)
-    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), registry.MODELS)
+    plugin = PluginParser(document, Path(document.file).resolve().parent).plugin((key,), registry)
     document.raise_any()
-    assert model is not None, "without a model there is a defect"
-    return model
+    assert plugin is not None, "otherwise there is a defect"
+    return plugin
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[Override] = ()) -> Settings:
@@ -104,7 +104,7 @@ def dump(settings: Settings) -> str:
 
 def _passed(value: Any, key: Key = ()) -> Iterator[tuple[str, str]]:
     """Yields key and name of each object that Python has passed."""
-    if isinstance(value, str) and value.startswith(f"{registry.PASSED}:"):
+    if isinstance(value, str) and value.startswith(f"{PASSED}:"):
         yield key_text(key[:-1] if key[-1] == "name" else key), value
     parts = (
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
@@ -144,7 +144,7 @@ def plain(value: Any, with_objects: bool = False, keep: Keep | None = None, effe
         }
 
     if isinstance(value, Plugin):
-        is_passed = with_objects and value.name.startswith(f"{registry.PASSED}:")
+        is_passed = with_objects and value.name.startswith(f"{PASSED}:")
         name = {"name": value.cls if is_passed else value.name} if keep is None or keep(effect) else {}
         more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
         return name | options(value.cls, value.options) | options(type(value), more)
@@ -160,7 +160,7 @@ def plain(value: Any, with_objects: bool = False, keep: Keep | None = None, effe
         return value
     if isinstance(value, Path):
         return str(value)
-    return value if with_objects else f"{registry.PASSED}:{type(value).__name__}"
+    return value if with_objects else f"{PASSED}:{type(value).__name__}"
 
 
 def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:

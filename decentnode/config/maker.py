@@ -1,8 +1,9 @@
 """A plug-in from its name and options where there is no file: on the command line, and in a training loop."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from decentnode.config.type_check import (
@@ -21,8 +22,13 @@ from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 
-def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Any:
+def made(
+    registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str, Any] | None = None,
+    folders: Sequence[Path] = (),
+) -> Any:  # fmt: skip
     """Makes the plug-in of that name; `usual` are options for plug-ins that have them.
+
+    `folders`: where the module of one from outside may be, if it is not installed.
 
     Raises BadInput with a defect for each wrong option, whose key it is.
     """
@@ -30,7 +36,7 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise BadInput(f"{registry.kind}: a mapping names its plug-in under 'name'")
-    cls = registry.find(name)
+    cls = registry.find(name, *folders)
     if not issubclass(cls, registry.bases):
         wanted = f"{registry.bases[0].__module__}.{registry.bases[0].__qualname__}"
         raise BadInput(f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")

@@ -29,7 +29,7 @@ from decentnode.config.type_check import (
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
-from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
+from decentnode.core.registry import GRAPHS, Registry, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import GRAPH_FILE, Graph
@@ -233,10 +233,8 @@ class PluginParser:
 
     def _find(self, key: Key, registry: Registry, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
-        if ":" in name:
-            import_from(Path.cwd(), self.folder_of(where))
         try:
-            cls = registry.find(name)
+            cls = registry.find(name, Path.cwd(), self.folder_of(where))
         except BadInput as error:
             self.document.add(where, str(error))
             return None

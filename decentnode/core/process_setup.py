@@ -10,6 +10,7 @@ import stat
 import threading
 from pathlib import Path
 
+from decentnode.core.control_groups import processors
 from decentnode.errors import STOPPED_BY, BadInput
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -26,14 +27,15 @@ _left_behind: list[threading.Thread] = []
 def default_threads(nodes: int) -> int:
     """Threads of torch in each process of a machine with so many nodes.
 
-    The number that the environment sets, as torch reads it; otherwise an equal share of the processors.
+    The number that the environment sets, as torch reads it; otherwise an equal share of the processors that
+    this process may keep busy.
     """
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         # Of several numbers the first is that of the outer parallel region (OpenMP 5.0, section 6.2).
         value = os.environ.get(name, "").partition(",")[0].strip()
         if value.isdecimal() and int(value):
             return int(value)
-    return max(1, len(os.sched_getaffinity(0)) // nodes)
+    return max(1, processors() // nodes)
 
 
 def keep_freed_memory() -> None:
@@ -87,13 +89,33 @@ def find_gpus_without_cuda() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
+def check_current_folder() -> None:
+    """Raises BadInput where the current folder was deleted: relative paths mean nothing there."""
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd is the same
+    except OSError as error:
+        raise BadInput("the current folder was deleted; change to one that is there (cd)") from error
+
+
 def reset_inherited_signals() -> None:
     """Gives signals the meaning that this package expects, whatever the parent process has made of them.
 
     With SIGCHLD ignored the kernel forgets how children ended; a blocked signal would never arrive.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPPED_BY, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def forget_signal_handlers() -> None:
+    """Gives each signal that the program handled before this fork its meaning in a new Python."""
+    # Python would write signals of this process where an event loop of the program reads its own.
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def signals_that_stop() -> list[signal.Signals]:

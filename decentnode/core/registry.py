@@ -4,11 +4,13 @@ A plug-in is a dataclass: its fields are its YAML options, and the first line of
 A decorator registers it, `@SHARING.register("gossip")`, when its package is imported on first use.
 """
 
+import contextlib
 import difflib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
@@ -22,6 +24,9 @@ PASSED = "object"
 """Stands for the module in the name of a plug-in that only Python can pass: `object:Class`."""
 MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
+COPIES = "code"
+"""The folder of a run with copies of its plug-ins' files, in a folder for each version."""
+_only_reads = ContextVar("only_reads", default=False)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -146,10 +151,16 @@ class Registry:
             return text
         return f"{text[:MOST_LETTERS].rpartition(',')[0]}, ...; all: decentnode list {self.kind}"
 
-    def find(self, name: str) -> type:
-        """Returns the class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+    def find(self, name: str, *folders: Path) -> type:
+        """Returns the class called `name`, or the one at `module:Class`; raises UnknownPlugin.
+
+        `folders`: where its module may be, if it is not installed.
+        """
+        if ":" in name and _only_reads.get():
+            raise UnknownPlugin(f"{quoted(name)} is a plug-in of that run, whose code is not run to read it")
         if ":" in name:
-            return import_class(name, self.functions)
+            import_from(*folders)
+            return import_class(name, self.functions, folders)
         known = self.classes()
         if name not in known:
             raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{self.hint(name)} (known: {self.names})")
@@ -184,10 +195,21 @@ def is_third_party(plugin: object) -> bool:
     return type(plugin).__module__.partition(".")[0] != "decentnode"
 
 
-def import_class(path: str, functions: bool = False) -> type:
+@contextlib.contextmanager
+def reading_only() -> Iterator[None]:
+    """Refuses all plug-ins named `module:Class` in a block, because who made a run may have written them."""
+    token = _only_reads.set(True)
+    try:
+        yield
+    finally:
+        _only_reads.reset(token)
+
+
+def import_class(path: str, functions: bool = False, folders: Sequence[Path] = ()) -> type:
     """Returns the class at `module:Class`; raises UnknownPlugin if the module or the class is missing.
 
-    With `functions` also a function, which then stands for the class of what it returns.
+    With `functions` also a function, which then stands for the class of what it returns. `folders`: those of
+    runs among them may have a copy of the module, which the error names.
     """
     module_name, _, class_name = path.partition(":")
     if module_name == PASSED:
@@ -200,13 +222,26 @@ def import_class(path: str, functions: bool = False) -> type:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        where = (
-            "" if error.name != module_name else f" in {Path.cwd()}, beside the configuration, or installed"
-        )
+        if error.name != module_name:
+            raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+        copies = [
+            copy
+            for folder in folders
+            for copy in (folder / COPIES).glob("*")
+            if any(map(Path.is_file, _files_for(copy, module_name)))
+        ]
+        where = f" in {Path.cwd()}, beside the configuration, or installed"
+        if copies:
+            newest = max(copies, key=lambda copy: copy.stat().st_mtime)
+            where = (
+                f" beside this run, but {newest} has a copy; resume and attack run that code with "
+                f"--with-its-code, other commands with PYTHONPATH={newest}"
+            )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
     except (Exception, SystemExit) as error:  # any error of the module itself
         problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise UnknownPlugin(f"cannot import '{path}': {problem}") from error
+    _refuse_shadowed(path, folders)
     plugin = getattr(module, class_name, None)
     if not (isinstance(plugin, type) or (functions and isfunction(plugin))):
         raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
@@ -221,11 +256,32 @@ def class_named(module_name: str, path: str) -> object:
     return found
 
 
-def import_from(*folders: Path) -> None:
-    """Makes modules in these folders importable, after all installed ones."""
+def import_from(*folders: Path, first: bool = False) -> None:
+    """Makes modules in these folders importable, after all installed ones, or before them if `first`."""
     for folder in map(str, folders):
-        if folder not in sys.path:
+        if first:
+            sys.path.insert(0, folder)
+        elif folder not in sys.path:
             sys.path.append(folder)
+
+
+def _files_for(folder: Path, module_name: str) -> tuple[Path, Path]:
+    """Returns the files in a folder from which Python would import a module."""
+    place = folder.joinpath(*module_name.split("."))
+    return place / "__init__.py", place.with_name(f"{place.name}.py")
+
+
+def _refuse_shadowed(path: str, folders: Iterable[Path]) -> None:
+    """Raises UnknownPlugin where Python has imported another module than that in the first of the folders."""
+    module_name = path.partition(":")[0].partition(".")[0]
+    own = next((f for folder in folders for f in _files_for(folder, module_name) if f.is_file()), None)
+    imported = getattr(sys.modules.get(module_name), "__file__", None)
+    if own is None or (imported and Path(imported).read_bytes() == own.read_bytes()):
+        return
+    raise UnknownPlugin(
+        f"'{path}': {own} is not what Python imports by that name, but {imported or 'a module of its own'}; "
+        "give the file another name"
+    )
 
 
 GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph", endings=("topology",))

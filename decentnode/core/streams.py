@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,11 +26,30 @@ class _Tolerant(io.FileIO):
             return len(content)
 
 
-def fill_standard_streams() -> None:
-    """Opens the null device for closed streams, so that no file of a run gets their numbers."""
+def fill_standard_descriptors() -> list[int]:
+    """Opens the null device for closed streams, whose numbers no file of a run may get; returns these."""
+    filled = []
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
+        filled.append(fd)
     os.close(fd)
+    return filled
+
+
+@contextlib.contextmanager
+def standard_descriptors() -> Iterator[None]:
+    """Fills the standard descriptors for the time of a block."""
+    filled = fill_standard_descriptors()
+    try:
+        yield
+    finally:
+        for fd in filled:
+            os.close(fd)
+
+
+def fill_standard_streams() -> None:
+    """Opens the null device for closed streams, here and in Python."""
+    fill_standard_descriptors()
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w"))
@@ -38,6 +57,13 @@ def fill_standard_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Characters that the terminal lacks, or paths that are not valid text.
             stream.reconfigure(errors="backslashreplace")
+
+
+def flush_output() -> None:
+    """Writes out what is still in the buffers of this process; a program may have closed or replaced them."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 def print_line(text: str) -> None:
@@ -68,6 +94,9 @@ def explain(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if is_out_of_memory(error):
         return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        # Only a person writes such a path, in whatever argument or file.
+        return complain(f"{error.filename}: no usable path: {error.strerror}", ExitCode.BAD_INPUT)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return complain(f"error: {error}", ExitCode.FAILED)
     traceback.print_exception(error)

@@ -5,13 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.core.rng import Context
+from decentnode.errors import GraphError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,8 @@ SEED = 1
 same where it names none; so `decentnode graph NAME` shows what such a run has."""
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """Matches the name of a graph that is a file."""
+MOST_EDGES = 10_000_000
+"""Edges of the densest graph: those of a complete graph of 4,472 nodes."""
 MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
@@ -48,8 +51,17 @@ def kept_rounds(nodes: int) -> int:
 
 
 def as_pairs(edges: Iterable[tuple[int, int]] | Pairs) -> Pairs:
-    """The edges as an array."""
-    return edges if isinstance(edges, np.ndarray) else np.array([*edges], np.int64).reshape(-1, 2)
+    """The edges as an array; raises GraphError for so many that the lists of neighbors take minutes."""
+    if not isinstance(edges, np.ndarray):
+        edges = np.fromiter(islice(edges, MOST_EDGES + 1), np.dtype((np.int64, 2)))
+    refuse_dense(len(edges))
+    return edges
+
+
+def refuse_dense(edges: float) -> None:
+    """Raises GraphError for so many edges that a graph takes minutes and gigabytes."""
+    if edges > MOST_EDGES:
+        raise GraphError(f"more than {MOST_EDGES:,} edges; choose fewer nodes, or fewer neighbors of each")
 
 
 def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directed: bool = False) -> Adjacency:

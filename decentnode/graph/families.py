@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
-from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
+from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists, refuse_dense
 from decentnode.options import Positive
 
 Edges = Iterable[tuple[int, int]]
@@ -81,6 +81,7 @@ class FullyConnected(Sized):
     """An edge between any two nodes: one round averages exactly, as all-reduce (Lian et al., 2017)."""
 
     def edges(self) -> Edges:
+        refuse_dense(self.nodes * (self.nodes - 1) / 2)
         return ((i, j) for i in range(self.nodes) for j in range(i))
 
 

@@ -9,7 +9,7 @@ from math import log
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator, key
 from decentnode.errors import Defect, GraphError, refuse
-from decentnode.graph.base import SEED, neighbor_lists
+from decentnode.graph.base import SEED, neighbor_lists, refuse_dense
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.families import Edges, Sized
 from decentnode.options import NonNegative, Positive, Probability
@@ -29,6 +29,11 @@ class Drawn(Sized):
         """Yields the reasons why no such graph exists."""
         yield from ()
 
+    @property
+    @abstractmethod
+    def mean_degree(self) -> float:
+        """How many neighbors a node has, about."""
+
     @abstractmethod
     def draw(self, attempt: int) -> Edges:
         """The edges of one such graph, connected or not; depends only on seed and attempt."""
@@ -39,6 +44,7 @@ class Drawn(Sized):
 
     def edges(self) -> Edges:
         refuse((f"{name_of(self)}: {defect}" for defect in self.defects()), GraphError)
+        refuse_dense(self.nodes * self.mean_degree / 2)
         for attempt in range(ATTEMPTS):
             edges = list(self.draw(attempt))
             if is_connected(neighbor_lists(self.nodes, edges)):
@@ -68,6 +74,10 @@ class Regular(Drawn):
             yield Defect((), f"nodes * degree must be even, got {n} * {d}")
         if d < min(2, n - 1):
             yield Defect((), f"degree must be at least 2 to connect {n} nodes, got {d}")
+
+    @property
+    def mean_degree(self) -> float:
+        return self.degree
 
     def advice(self) -> str:
         return "take another seed or a higher degree"
@@ -99,6 +109,10 @@ class SmallWorld(Drawn):
         if d % 2 == 1:
             yield Defect((), f"degree must be even, half of it on each side, got {d}")
 
+    @property
+    def mean_degree(self) -> float:
+        return self.degree
+
     def advice(self) -> str:
         return "take a higher degree or a lower rewire"
 
@@ -112,6 +126,10 @@ class ErdosRenyi(Drawn):
     """Each pair is an edge with the same probability, drawn until connected (Erdos and Renyi, 1959)."""
 
     probability: Probability
+
+    @property
+    def mean_degree(self) -> float:
+        return self.probability * (self.nodes - 1)
 
     def advice(self) -> str:
         return f"take a probability above ln(n)/n = {log(self.nodes) / self.nodes:.3g}"

@@ -31,7 +31,7 @@ from decentnode.core.process_setup import default_threads, leave_behind, signals
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, ExitCode, StartError
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
 from decentnode.launcher.cluster.base import Cluster, OneMachine
@@ -322,7 +322,10 @@ class Launcher:
         self.server.kill()
 
     def _gather(self) -> None:
-        """Waits until every local host process is ready; raises StartError if one cannot start."""
+        """Waits until every local host process is ready.
+
+        Raises StartError if one cannot start, and BadInput if the user can mend that.
+        """
         clock, table = AwakeClock(START_POLL_INTERVAL), self.membership
         limit = clock.now() + self.experiment.settings.failures.start_deadline
         while table.pids.keys() != table.here.keys() and not self._is_stopping():
@@ -331,7 +334,8 @@ class Launcher:
             if lost and not self._is_stopping():
                 first = {table.members[rank].error: rank for rank in reversed(lost)}
                 logs = (f"{why}; its log: {self._logs[rank]}" for why, rank in first.items())
-                raise StartError("\n".join(logs))
+                is_bad_input = all(table.members[rank].is_bad_input for rank in lost)
+                raise (BadInput if is_bad_input else StartError)("\n".join(logs))
             if clock.now() > limit:
                 silent = sorted(table.here.keys() - table.pids.keys())
                 ranks = [rank for position in silent for rank in table.here[position]]

@@ -10,10 +10,10 @@ from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
+from decentnode.core.control_groups import room_for_processes
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, Defect, refuse
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph
-from decentnode.launcher.processes.control_groups import room_for_processes
 
 FILES_PER_PROCESS = 64
 THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6

@@ -133,9 +133,9 @@ def calibrate(experiment: Experiment, steps: int = STEPS) -> Calibration:
         file.write(msgspec.json.encode(calibration))
 
     answer = answer_of(write_times, limit)
-    if answer.is_late:
-        what = f"{WARM_UP + LEAST} steps did not end within {limit:g} s"
-        raise BadInput.at("training", f"{what}; write pace by hand, or take a smaller model")
+    answer.refuse_late(
+        f"{WARM_UP + LEAST} steps", "write training.pace by hand, or take a smaller model", "training"
+    )
     if not answer.content:
         raise BadInput(f"the steps did not end: {answer.end}")
     result = msgspec.json.decode(answer.content, type=Calibration)

@@ -3,19 +3,23 @@
 Processes that work beside the nodes for the whole run are `launcher/processes/child_process.py`.
 """
 
-import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import torch
 
 from decentnode.core.polling import ready
+from decentnode.core.streams import flush_output
 from decentnode.core.text import how_it_ended
+from decentnode.errors import BadInput, StartError
+
+MOST_BUSY = 4
+"""How many times the limit of a child may become longer on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,22 @@ class ChildAnswer:
     """What it has written until it ended or was killed."""
     is_late: bool
     """Whether it took too long and was killed."""
+    seconds: float
+    """The limit."""
+    waited: float
+    """Seconds for which it had no processor, because others were busy on all of them."""
     status: int
     """Its exit code, or minus the signal that ended it."""
+
+    def refuse_late(self, what: str, remedy: str, key: str = "") -> None:
+        """Raises BadInput, at the key, if `what` took too long; StartError if others were the reason."""
+        if self.is_late and self.waited > self.seconds:
+            raise StartError(
+                f"{what} did not end, because this machine is busy: in {self.seconds + self.waited:.0f} s it "
+                f"had a processor for {self.seconds:.0f} s at most; try again when others have ended"
+            )
+        if self.is_late:
+            raise BadInput.at(key, f"{what} did not end within {self.seconds:g} s; {remedy}")
 
     @property
     def end(self) -> str:
@@ -38,11 +56,11 @@ class ChildAnswer:
 def answer_of(work: Callable[[BinaryIO], object], seconds: float) -> ChildAnswer:
     """Returns what `work` writes to its argument in a child, within so many seconds.
 
-    The code of a plug-in may hang or crash there. Raises OSError if the kernel refuses a process.
+    Seconds without a processor do not count, up to `MOST_BUSY` times as many. The code of a plug-in may hang
+    or crash there. Raises OSError if the kernel refuses a process.
     """
     # The child would print what is still buffered a second time.
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush_output()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -50,18 +68,29 @@ def answer_of(work: Callable[[BinaryIO], object], seconds: float) -> ChildAnswer
         _answer(work, writing)
     # Only the child writes: with its end the answer ends, too.
     os.close(writing)
-    limit, pieces, has_ended = time.monotonic() + seconds, list[bytes](), False
+    limit, pieces, has_ended, waited = time.monotonic() + seconds, list[bytes](), False, 0.0
     try:
-        while not has_ended and ready([reading], seconds=limit - time.monotonic()):
-            pieces.append(os.read(reading, 1 << 16))
-            has_ended = not pieces[-1]
+        while not has_ended:
+            if ready([reading], seconds=limit + waited - time.monotonic()):
+                pieces.append(os.read(reading, 1 << 16))
+                has_ended = not pieces[-1]
+            elif waited == (waited := min(_waited(pid), MOST_BUSY * seconds)):
+                break
     finally:
         # Also where a Ctrl-C ends the wait.
         os.close(reading)
         if not has_ended:
             os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return ChildAnswer(b"".join(pieces), not has_ended, status)
+    return ChildAnswer(b"".join(pieces), not has_ended, seconds, waited, status)
+
+
+def _waited(pid: int) -> float:
+    """Returns the seconds for which a process was ready and had no processor; 0 if nobody counts them."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _answer(work: Callable[[BinaryIO], object], pipe: int) -> NoReturn:
@@ -77,6 +106,5 @@ def _answer(work: Callable[[BinaryIO], object], pipe: int) -> NoReturn:
             work(file)
         code = 0
     finally:
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
+        flush_output()
         os._exit(code)

@@ -82,9 +82,11 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
         file.write(msgspec.json.encode(result))
 
     answer = answer_of(write_findings, limit)
-    if answer.is_late:
-        key = "training.compile" if compiles else "failures.start_deadline"
-        raise BadInput.at(key, f"a dry round of one batch did not end within {limit:g} s")
+    what, remedy = "a dry round of one batch", "take a smaller model"
+    if compiles:
+        answer.refuse_late(what, remedy, key="training.compile")
+    # Without a key: most files leave the limit out.
+    answer.refuse_late(what, f"{remedy}, or give it more time (failures.start_deadline)")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer.content:
         raise BadInput(f"a dry round of one batch did not end: {answer.end}")

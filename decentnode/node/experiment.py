@@ -1,6 +1,5 @@
 """Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -27,6 +26,7 @@ from decentnode.config.consistency import defects_of_chain
 from decentnode.config.settings import Settings
 from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
+from decentnode.core.control_groups import processors
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key, seed_generators
 from decentnode.core.text import first_line
@@ -291,7 +291,7 @@ class Experiment:
             or any(why_no_workers(settings.sharing.make(), settings.training, self.graph.graph))
         )
         # One processor is that of the host process, which mixes meanwhile.
-        return 0 if is_unfit else max(0, len(os.sched_getaffinity(0)) - 1)
+        return 0 if is_unfit else max(0, processors() - 1)
 
     @cached_property
     def home(self) -> dict[int, int]:

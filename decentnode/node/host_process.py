@@ -27,9 +27,9 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
-from decentnode.core.streams import log_name, redirect_output
+from decentnode.core.streams import flush_output, log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
@@ -87,9 +87,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
         ranks = fork_context.experiment.processes[position].ranks
         code = max(_explain(fork_context, rank, error) for rank in ranks)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
+        flush_output()
         # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
         os._exit(code)
 
@@ -334,5 +332,5 @@ def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: 
         else:
             traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
-    fork_context.reporter.send(reports.Failed(rank, line[:500], out_of_memory))
+    fork_context.reporter.send(reports.Failed(rank, line[:500], out_of_memory, isinstance(error, BadInput)))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

@@ -25,8 +25,6 @@ from decentnode.core.text import printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import CodeVersion
 
-FOLDER = "code"
-"""The folder of the copies, in the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
 PACKAGE = Path(__file__).parents[1]
@@ -65,7 +63,7 @@ class PluginSources:
     def save(self, run_dir: Path) -> None:
         """Copies each file into the run directory; raises OSError."""
         for name, content in self._contents.items():
-            path = folder_of(self.version, run_dir) / name
+            path = self.version.folder(run_dir) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, [content])
 
@@ -94,11 +92,6 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(PACKAGE)
         if name.parts[0] not in NOT_IN_A_RUN:
             yield name.as_posix(), path.read_bytes()
-
-
-def folder_of(version: CodeVersion, run_dir: Path) -> Path:
-    """The run's folder with a copy of that version."""
-    return run_dir / FOLDER / version.digest[:HASH_LETTERS]
 
 
 def difference(local_hashes: Mapping[str, str], other_hashes: Mapping[str, str]) -> str:

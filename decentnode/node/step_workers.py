@@ -28,6 +28,7 @@ import torch
 from decentnode.communication.arena import Arena
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import close_here, close_in_children, die_with, end_thread_pools
+from decentnode.core.streams import flush_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import (
     DecentnodeError,
@@ -135,8 +136,7 @@ class StepWorkers(StepExecutor):
         kept = [*state["module"].values(), *state["loss_module"].values()]
         self._has_network_state = any(kept) or not keeps_only_tensors(network)
         end_thread_pools()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush_output()
         for index in range(self._count):
             # Round robin: nodes that are due at one time are next to each other.
             own = {training.shard.rank: training for training in trainings[index :: self._count]}
@@ -344,9 +344,7 @@ def _work(trainings: dict[int, Training], orders: int, replies: int) -> NoReturn
         with contextlib.suppress(OSError):
             traceback.print_exception(error)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
+        flush_output()
         # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
         os._exit(code)
 

@@ -1,5 +1,6 @@
 """The models that a run keeps, in torch: one node's as a state_dict, and their mean as a module."""
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from decentnode.config.loader import load_model
-from decentnode.core.registry import import_from
+from decentnode.config.loader import load_plugin
+from decentnode.core.registry import MODELS, import_from, reading_only
 from decentnode.core.text import counted, first_line
 from decentnode.core.vector import DTYPES, Precision
 from decentnode.errors import BadInput
@@ -18,7 +19,7 @@ from decentnode.models.base import Model, initial_model
 from decentnode.models.module_copies import copied
 from decentnode.models.pretrained import content_of
 from decentnode.results.model_files import model_rounds, names_in, path_of
-from decentnode.results.reader import CodeVersion, read_value
+from decentnode.results.reader import code_folders, read_value
 
 
 class ArgumentForm(msgspec.Struct):
@@ -82,14 +83,15 @@ def mean_state(run_dir: Path, lost: Collection[int] = (), round: int | None = No
 
 def mean_model(
     run_dir: Path, lost: Collection[int], round: int | None, network: nn.Module | None, seed: int,
-    precision: Precision,
+    precision: Precision, with_its_code: bool = False,
 ) -> nn.Module:  # fmt: skip
     """The mean of the nodes' models in mode `eval`: a copy of `network` with it, or of the run's own network.
 
-    Raises BadInput.
+    `with_its_code`: whether a model that is a plug-in is built by the run's copy of its code. Raises
+    BadInput.
     """
     state = mean_state(run_dir, lost, round)
-    mean = built_network(run_dir, seed, precision) if network is None else copied(network)
+    mean = built_network(run_dir, seed, precision, with_its_code) if network is None else copied(network)
     try:
         mean.load_state_dict(state)
     except RuntimeError as error:
@@ -98,20 +100,20 @@ def mean_model(
     return mean.eval()
 
 
-def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:
+def built_network(run_dir: Path, seed: int, precision: Precision, with_its_code: bool) -> nn.Module:
     """The network that the configuration of a run names, for its samples; raises BadInput."""
     path = run_dir / "run.json"
     form = read_value(path, "samples", SamplesForm)
-    # The run's own copy of a model from outside comes after the folders of the configuration.
-    versions = read_value(path, "code", list[CodeVersion])
-    import_from(*(run_dir / "code" / version.digest[:12] for version in versions[-1:] if version.files))
+    if with_its_code:
+        import_from(*code_folders(run_dir), first=True)
     try:
-        model: Model = replace(load_model(run_dir / "config.yaml").make(), pretrained=None)
+        with contextlib.nullcontext() if with_its_code else reading_only():
+            plugin = load_plugin(run_dir / "config.yaml", "model", MODELS)
+        model: Model = replace(plugin.make(), pretrained=None)
     except BadInput as error:
-        raise BadInput(
-            f"{first_line(error)}; to do without it, "
-            "give a module of the same architecture: mean_model(network=...)"
-        ) from error
+        code = "" if with_its_code else ", or run its code: with_its_code=True (--with-its-code)"
+        instead = "give a module of the same architecture: mean_model(network=...)"
+        raise BadInput(f"{first_line(error)}; to do without it, {instead}{code}") from error
     zeros = tuple(
         torch.zeros(2, *argument.shape, dtype=torch.int64 if argument.ids else torch.float32)
         for argument in form.arguments

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from decentnode.core.registry import COPIES
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
@@ -14,6 +15,8 @@ from decentnode.results.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
 SCHEMA = 3
 """The version of all files of a run directory; a change of meaning or a removal raises it."""
 READABLE = (1, 2, SCHEMA)
+HASH_LETTERS = 12
+"""Letters of a hash in the name of a folder."""
 MOST_SHOWN = 20
 """Unreadable lines that the error names; in a file of another kind every line is unreadable."""
 NOT_OURS = "not written by this version of decentnode"
@@ -118,6 +121,10 @@ class CodeVersion(msgspec.Struct, frozen=True):
     package: str = ""
     """SHA-256 over this package's own sources."""
 
+    def folder(self, run_dir: Path) -> Path:
+        """Returns the run's folder with a copy of the files."""
+        return run_dir / COPIES / self.digest[:HASH_LETTERS]
+
     def is_same(self, other_version: "CodeVersion") -> bool:
         """Whether it is the same code, whatever git says of it."""
         return (self.digest, self.package) == (other_version.digest, other_version.package)
@@ -221,6 +228,12 @@ def read_value(path: StrPath, key: str, kind: type[T]) -> T:
         return msgspec.convert(read_object(path).get(key), kind)
     except UNDECODABLE as error:
         raise BadInput(f"{path}: {NOT_OURS}: '{key}': {error}") from error
+
+
+def code_folders(run_dir: StrPath) -> list[Path]:
+    """Returns the folder of the plug-ins' files as a run last used them; none where it has none."""
+    versions = read_value(Path(run_dir) / "run.json", "code", list[CodeVersion])
+    return [version.folder(Path(run_dir)) for version in versions[-1:] if version.files]
 
 
 def read_object(path: StrPath) -> dict[str, Any]:

@@ -341,12 +341,15 @@ class Run:
 
         return kept_models.state_of(self.directory, rank, round)
 
-    def mean_model(self, round: int | None = None, network: "nn.Module | None" = None) -> "nn.Module":
+    def mean_model(
+        self, round: int | None = None, network: "nn.Module | None" = None, with_its_code: bool = False
+    ) -> "nn.Module":
         """The mean of the nodes' models as a module in mode `eval`, by default after the last round.
 
         It averages the nodes that were not lost: floating-point tensors, buffers too; integers and other
         state are those of the first node. The module is built from the configuration of the run, and takes
-        no samples to build; `network`: a module to copy instead. Raises BadInput where a model is not kept
+        no samples to build; `network`: a module to copy instead. A model that is a plug-in is built only
+        `with_its_code`, which runs the copy of it that the run has. Raises BadInput where a model is not kept
         (`records.models`), or the configuration names a file that is gone.
         """
         from decentnode.results import kept_models  # loads torch
@@ -355,16 +358,19 @@ class Run:
         return kept_models.mean_model(
             self.directory, {int(rank) for rank in self.summary.get("lost_nodes") or ()}, round, network,
             seed=self.seed, precision=(self.settings.get("training") or {}).get("dtype", "float32"),
+            with_its_code=with_its_code,
         )  # fmt: skip
 
-    def merged_model(self, rank: int | None = None, round: int | None = None) -> "nn.Module":
+    def merged_model(
+        self, rank: int | None = None, round: int | None = None, with_its_code: bool = False
+    ) -> "nn.Module":
         """The model of a node, or by default the mean, as a module; its weights have their adapters added.
 
-        `round` as in `model`. Raises BadInput where no model is kept.
+        `round` as in `model`, `with_its_code` as in `mean_model`. Raises BadInput where no model is kept.
         """
         from decentnode.models.adapters import merge  # loads torch
 
-        network = self.mean_model(round)
+        network = self.mean_model(round, with_its_code=with_its_code)
         if rank is not None:
             network.load_state_dict(self.model(rank, round))
         merge(network)

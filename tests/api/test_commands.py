@@ -1,6 +1,7 @@
 """`decentnode.run` and its siblings: objects of the caller, what they leave as it was, and how they end."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import networkx as nx
@@ -17,13 +19,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import decentnode
-from decentnode.api import display, process
+from decentnode.api import display, process, work
 from decentnode.config import loader
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import MODELS, SHARINGS
-from decentnode.errors import STOPPED_BY, BadInput, ConfigError
+from decentnode.errors import STOPPED_BY, BadInput, ConfigError, RunFailed
+from decentnode.node import child_answers
 from decentnode.results.reader import read_object
 from decentnode.sharing import Gossip
 from tests.support.pages import blocks
@@ -113,6 +119,116 @@ def test_objects_run_and_the_caller_stays_as_it_was(values):
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), generator)
     assert handlers == [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+class Doubles(TorchDispatchMode):
+    """Changes what operators compute."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})) * 2
+
+
+class Refuses(TorchFunctionMode):
+    """Refuses all functions of torch."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError("a mode of the caller")
+
+
+class OwnPolicy(asyncio.DefaultEventLoopPolicy):
+    """Makes no event loops."""
+
+    def new_event_loop(self):
+        raise AssertionError("a policy of the caller")
+
+
+def test_a_run_is_the_same_whatever_the_caller_has_set(values, monkeypatch):
+    values |= {"communication": "inproc", "rounds": 1}
+    values["training"]["optimizer"] = partial(torch.optim.SGD, lr=0.5)
+    expected = decentnode.run(values, progress=False).summary["model_hash"]
+    read_end, write_end = os.pipe2(os.O_NONBLOCK)
+    with contextlib.ExitStack() as stack:
+        for signum, meaning in (
+            (signal.SIGCHLD, signal.SIG_IGN),
+            (signal.SIGPIPE, signal.SIG_DFL),
+            (signal.SIGUSR2, lambda *_: os._exit(9)),
+        ):
+            stack.callback(signal.signal, signum, signal.signal(signum, meaning))
+        stack.callback(
+            signal.pthread_sigmask,
+            signal.SIG_SETMASK,
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
+        )
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end))
+        stack.callback(asyncio.set_event_loop_policy, None)
+        asyncio.set_event_loop_policy(OwnPolicy())
+        for name in ("stdin", "stdout", "stderr"):
+            stack.enter_context(monkeypatch.context()).setattr(sys, name, None)
+        for state in (
+            np.errstate(all="raise"),
+            torch.no_grad(),
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 2, lambda tensor: tensor),
+            torch.device("meta"),
+            Doubles(),
+            FakeTensorMode(),
+            Refuses(),
+        ):
+            stack.enter_context(state)
+        run = decentnode.run(values)
+    assert run.summary["model_hash"] == expected
+    with pytest.raises(BlockingIOError):
+        os.read(read_end, 1)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_the_process_of_a_run_has_the_switches_of_a_new_python():
+    def switches():
+        found = {path: attrgetter(path)(torch) for path in work.TORCH_BACKENDS}
+        kernels = ("flash", "mem_efficient", "math", "cudnn")
+        found |= {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in kernels}
+        return found | {
+            "precision": torch.get_float32_matmul_precision(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "anomaly": torch.is_anomaly_enabled(),
+            "dtype": torch.get_default_dtype(),
+        }
+
+    def other(value):
+        return not value if isinstance(value, bool) else "ieee"
+
+    def differences(file):
+        before = switches()
+        for path, value in work.TORCH_BACKENDS.items():
+            backend, _, option = path.rpartition(".")
+            setattr(attrgetter(backend)(torch), option, other(value))
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True)
+        torch.autograd.set_detect_anomaly(True)
+        torch.set_default_dtype(torch.float64)
+        torch.backends.cuda.enable_flash_sdp(False)
+        work._forget_caller()
+        after = switches()
+        file.write(repr({name: after[name] for name in before if after[name] != before[name]}).encode())
+
+    assert child_answers.answer_of(differences, 60).content == b"{}"
+
+
+def test_a_killed_run_is_told_where_children_are_not_waited_for(values):
+    class Kills(Gossip):
+        """Kills the launcher."""
+
+        def outgoing(self, vector, view):
+            os.kill(os.getppid(), signal.SIGKILL)
+            return super().outgoing(vector, view)
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(RunFailed, match="the process of the run was killed"):
+            decentnode.run({**values, "sharing": Kills}, progress=False)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.parametrize(

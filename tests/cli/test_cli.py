@@ -617,3 +617,20 @@ def test_a_start_that_cannot_install_says_why(start, environment, message):
     process = start(**environment)
     assert process.communicate()[1].startswith(message)
     assert process.returncode == 4
+
+
+def test_a_deleted_folder_is_one_line_and_the_backend_of_a_notebook_does_not_matter(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    environment = os.environ | {
+        "MPLBACKEND": "module://a_backend_of_a_notebook",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    draw = f"{sys.executable} -P -m decentnode graph ring nodes=4 --draw ../ring.svg"
+    done = subprocess.run(
+        ["sh", "-c", f"{draw} && rmdir {gone} && {draw}"],
+        cwd=gone, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (tmp_path / "ring.svg").stat().st_size
+    assert done.stderr == "the current folder was deleted; change to one that is there (cd)\n"
+    assert done.returncode == 2

@@ -22,7 +22,7 @@ from decentnode.communication.peers.edges import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
 from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout
-from decentnode.errors import StartError
+from decentnode.errors import BadInput, StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
 from tests.support.processes import (
     GLOO,
@@ -492,7 +492,7 @@ def test_a_port_in_use_is_named_with_the_key_to_change(tmp_path):
     first, second = ZeroMQ("tcp", port), ZeroMQ("tcp", port)
     first.prepare(place_of(tmp_path), 1 << 20)
     message = rf"^tcp://127.0.0.1:{port} is in use by another program \(key communication.base_port\)$"
-    with pytest.raises(StartError, match=message):
+    with pytest.raises(BadInput, match=message):
         second.prepare(place_of(tmp_path), 1 << 20)
     for transport in (first, second):
         transport.close(0.1)

@@ -9,6 +9,10 @@ restart <a * 260> 0 | <a * 260>: not the directory of a run (it has no config.ya
 keys x.yaml --out <a * 260> 'mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2,
     + nodes: 2}]}'
     | <a * 260>: cannot be written: File name too long
+compare <a * 260> | <a * 260>...: no usable path: File name too long
+report <a * 260> | <a * 260>...: no usable path: File name too long
+frontier <a * 260> | <a * 260>...: no usable path: File name too long
+watch <a * 260> | <a * 260>...: no usable path: File name too long
 resume ring.edges | ring.edges: not the directory of a run (it has no config.yaml)
 resume full | full: not the directory of a run (it has no config.yaml)
 resume begun | {here}/begun: this run was never started, so there is nothing to resume from

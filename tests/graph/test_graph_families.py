@@ -166,3 +166,18 @@ def test_options_are_validated_by_their_types(name):
 def test_an_edge_to_a_rank_that_does_not_exist_is_no_other_edge(edge):
     with pytest.raises(IndexError, match=r"outside 0\.\.3"):
         neighbor_lists(4, [(0, 1), edge])
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        FullyConnected(8_000),
+        Regular(8_000, degree=7_000),
+        SmallWorld(8_000, degree=4_000, rewire=0.1),
+        ErdosRenyi(8_000, probability=0.9),
+        ErdosRenyi(1_000_000, probability=0.5),
+    ],
+)
+def test_a_graph_of_tens_of_millions_of_edges_is_refused_at_once(graph):
+    with pytest.raises(GraphError, match=r"^more than 10,000,000 edges; choose fewer nodes, or fewer"):
+        graph.targets(0, 0)

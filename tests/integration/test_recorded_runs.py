@@ -128,6 +128,11 @@ def test_attacks_find_the_same_while_the_nodes_run_and_afterwards(run, capsys, m
     monkeypatch.chdir(run.run_dir.parent)  # the place of the plug-in
     with pytest.raises(SystemExit) as ended:
         cli.main(["attack", "run"])
+    assert ended.value.code == 2
+    refused = capsys.readouterr().err
+    assert refused.endswith("to run that code, too: --with-its-code\n") and "'late:Late' is a plug" in refused
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["attack", "run", "--with-its-code"])
     assert not ended.value.code
     assert "6 results of 2 attacks in" in capsys.readouterr().out
     assert (run.run_dir / ATTACKS_FILE).read_bytes() == online
@@ -139,7 +144,7 @@ def test_another_attack_adds_its_results_and_says_what_finds_nothing(run, capsys
     monkeypatch.chdir(run.run_dir.parent)
     others = "{name: attribute, ranks: [0]}, {name: linkability, ranks: [0], method: timing}"
     with pytest.raises(SystemExit) as ended:
-        cli.main(["attack", "more", f"adversaries=[{others}]"])
+        cli.main(["attack", "more", "--with-its-code", f"adversaries=[{others}]"])
     assert not ended.value.code
     results = read_results(more)
     assert results[: len(before)] == before and {r.attack for r in results[len(before) :]} == {"attribute"}

@@ -1,5 +1,6 @@
 """Limits of control groups hold wherever they stand, and what they leave is counted."""
 
+import fcntl
 import math
 import os
 import resource
@@ -8,10 +9,10 @@ import signal
 import pytest
 
 from decentnode.config import loader
-from decentnode.core import process_setup
+from decentnode.core import control_groups, process_setup
 from decentnode.errors import STOPPED_BY, BadInput
 from decentnode.launcher import preflight
-from decentnode.launcher.processes import control_groups
+from decentnode.launcher.processes import fork_server
 
 CONFIG = """
 rounds: 1
@@ -56,6 +57,26 @@ def test_a_quota_of_processors_counts_as_so_many(group, monkeypatch):
     write(group.parent, cpu_max="max 100000")
     write(group, cpu_max="max 100000")
     assert control_groups.processors() == 8
+
+
+def test_a_quota_of_version_1_counts_as_so_many_and_bounds_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    memberships = tmp_path / "memberships"
+    memberships.write_text("4:memory:/job\n3:cpu,cpuacct:/job/step\n2:cpuset:/\n0::/other\n")
+    monkeypatch.setattr(control_groups, "OF_THIS_PROCESS", memberships)
+    job = tmp_path / "cpu,cpuacct" / "job"
+    (job / "step").mkdir(parents=True)
+    write(job / "step", cpu_cfs_quota_us=-1, cpu_cfs_period_us=100000)
+    assert control_groups.processors() == 8 == process_setup.default_threads(1)
+    write(job, cpu_cfs_quota_us=300000, cpu_cfs_period_us=100000)
+    assert control_groups.processors() == 3 == process_setup.default_threads(1)
+    # In a container the path of the host does not exist.
+    memberships.write_text("3:cpu,cpuacct:/docker/0123\n")
+    write(tmp_path / "cpu,cpuacct", cpu_cfs_quota_us=200000, cpu_cfs_period_us=100000)
+    assert (control_groups.processors(), process_setup.default_threads(2)) == (2, 1)
 
 
 def test_too_few_processes_are_refused_before_the_start(group, tmp_path, monkeypatch):
@@ -106,3 +127,17 @@ def test_signals_that_the_parent_ignores_stay_ignored_but_the_end_of_a_child_is_
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def test_socket_directories_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_server, "folder_for_sockets", lambda: str(tmp_path))
+    for name in ("decentnode-stale", "decentnode-running", "decentnode-a_run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "control").touch()
+    (tmp_path / "decentnode-a_run" / "lock").touch()
+    (tmp_path / "decentnode-stale" / fork_server.HELD).touch()
+    with (tmp_path / "decentnode-running" / fork_server.HELD).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        name = fork_server.name_socket_directory()
+    assert name.startswith(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decentnode-a_run", "decentnode-running"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from decentnode.communication.launcher_link.reports import Exited, Failed
+from decentnode.core import control_groups
 from decentnode.launcher.monitoring import memory_estimate as memory
 from decentnode.launcher.monitoring.memory_estimate import (
     EVALUATOR_BYTES,
@@ -17,7 +18,6 @@ from decentnode.launcher.monitoring.memory_estimate import (
     bytes_needed,
     times_run_out,
 )
-from decentnode.launcher.processes import control_groups
 from decentnode.node.experiment import Experiment
 
 CONFIGS = Path(__file__).parents[2] / "configs"

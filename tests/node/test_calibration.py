@@ -13,7 +13,7 @@ import decentnode
 from decentnode.config import loader
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.node import calibration
+from decentnode.node import calibration, child_answers
 from decentnode.node.calibration import Calibration
 from decentnode.node.experiment import Experiment
 
@@ -102,6 +102,7 @@ def test_the_command_prints_a_section_to_paste(call, tmp_path):
 
 def test_steps_that_do_not_end_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Timeouts, "calibration", 0.0)
+    monkeypatch.setattr(child_answers, "_waited", lambda pid: 0.0)
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(SMALL | {"failures": {"start_deadline": 0.05}}))
     experiment = Experiment.from_yaml(path)
@@ -109,5 +110,5 @@ def test_steps_that_do_not_end_are_refused(tmp_path, monkeypatch):
     with pytest.raises(BadInput) as caught:
         calibration.calibrate(experiment)
     assert str(caught.value) == (
-        "training: 13 steps did not end within 0.05 s; write pace by hand, or take a smaller model"
+        "training: 13 steps did not end within 0.05 s; write training.pace by hand, or take a smaller model"
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from decentnode.config import loader as config
+from decentnode.errors import BadInput, ConfigError
+from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.node import plugin_sources
 from decentnode.node.plugin_sources import (
     PluginSources,
     difference,
     files_of,
-    folder_of,
     git_state,
     named_modules,
 )
@@ -98,7 +100,7 @@ def test_every_plugin_that_is_named_by_its_module_counts_and_no_other(folder, mo
     assert sources.hashes == {"phd_net.py": hashlib.sha256(content).hexdigest()}
     (folder / "phd_net.py").write_text("edited since it was read")
     sources.save(folder / "run")
-    copy = folder_of(sources.version, folder / "run") / "phd_net.py"
+    copy = sources.version.folder(folder / "run") / "phd_net.py"
     assert copy.read_bytes() == content
     assert PluginSources(config.load("x.yaml", ["model=mlp", "training.optimizer=SGD"])).hashes == {}
 
@@ -125,3 +127,59 @@ def test_the_commit_is_that_of_the_files_and_says_whether_they_are_in_it(folder,
     assert git_state([]) == (None, None)
     monkeypatch.setattr(plugin_sources.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     assert git_state(files) == (None, None), "there is no git"
+
+
+OWN_MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+"""
+
+
+CONFIG = """
+rounds: 1
+graph: {name: ring, nodes: 4}
+dataset: digits
+model: net_of_a_colleague:Net
+training: {optimizer: {name: SGD, lr: 0.1}, steps_per_round: 1}
+"""
+
+
+@pytest.mark.parametrize("name", ["code", "time", "yaml", "decentnode", "json"])
+def test_a_file_with_the_name_of_another_module_is_refused_with_both(tmp_path, monkeypatch, name):
+    own = tmp_path / f"{name}.py"
+    own.write_text(OWN_MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ConfigError) as refused:
+        config.load("quickstart", [f"model={name}:Net"])
+    imported = getattr(sys.modules[name], "__file__", "a module of its own")
+    assert str(refused.value) == (
+        f"command line: model: '{name}:Net': {own} is not what Python imports by that name, but {imported}; "
+        "give the file another name"
+    )
+
+
+def test_a_copy_of_a_plugin_in_the_run_is_named_and_taken_when_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    run, copy = tmp_path / "run", tmp_path / "run" / "code" / ("ab" * 6)
+    copy.mkdir(parents=True)
+    (copy / "net_of_a_colleague.py").write_text(OWN_MODEL)
+    (run / "config.yaml").write_text(CONFIG)
+    version = {"round": 0, "digest": "ab" * 32, "files": {"net_of_a_colleague.py": "cd" * 32}}
+    (run / "run.json").write_text(json.dumps({"schema": 3, "code": [version]}))
+    with pytest.raises(ConfigError) as refused:
+        config.load(run / "config.yaml")
+    assert str(refused.value).endswith(
+        f"No module named 'net_of_a_colleague' beside this run, but {copy} has a copy; resume and attack run "
+        f"that code with --with-its-code, other commands with PYTHONPATH={copy}"
+    )
+    with pytest.raises(BadInput, match="has no run id"):
+        ResumePlan(run, with_its_code=True)
+    assert sys.modules.pop("net_of_a_colleague").__file__ == str(copy / "net_of_a_colleague.py")

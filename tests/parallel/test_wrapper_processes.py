@@ -18,7 +18,7 @@ from torch import nn
 
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import StartError
+from decentnode.errors import DecentnodeError
 from decentnode.parallel.topology import weighted_graph
 from tests.support.processes import free_ports
 from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, loss_of, small_network
@@ -208,7 +208,7 @@ def test_a_start_that_fails_leaves_no_socket_open():
     def work(rank):
         # Those that earlier tests of this process have left were inherited.
         inherited = len(open_contexts())
-        with pytest.raises(StartError) as raised:
+        with pytest.raises(DecentnodeError) as raised:
             run.wrap(None)
         left = len(open_contexts()) - inherited
         return str(raised.value), left, [thread.name for thread in threading.enumerate()]

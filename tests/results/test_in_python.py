@@ -151,7 +151,7 @@ class LazyNet(nn.Module):
 """
 
 
-def test_a_network_is_built_without_its_samples_and_from_the_copy_of_its_code(tmp_path):
+def test_a_network_is_built_without_its_samples_and_from_the_copy_of_its_code(tmp_path, monkeypatch):
     path = make_run(tmp_path / "a", [])
     settings = {
         "name": "own", "graph": {"name": "file", "path": "/gone.edges"}, "dataset": "gone",
@@ -173,7 +173,14 @@ def test_a_network_is_built_without_its_samples_and_from_the_copy_of_its_code(tm
         records = ModelRecords(path, rank, module, lambda _: True)
         records.after(0)
         assert records.close() == ""
-    mean = Run(path).mean_model()
+    # A reader runs no code of a run unless it is asked to.
+    with pytest.raises(
+        BadInput, match=r"'lazy_network_of_a_run:LazyNet' is a plug-in .*: with_its_code=True"
+    ):
+        Run(path).mean_model()
+    assert "lazy_network_of_a_run" not in sys.modules and str(path) not in sys.path
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mean = Run(path).mean_model(with_its_code=True)
     assert type(mean).__name__ == "LazyNet" and type(mean.score) is nn.Linear
     assert all(torch.equal(value, 1.5 * wanted[name]) for name, value in mean.state_dict().items())
     assert mean.score.weight.dtype == torch.bfloat16

@@ -3,11 +3,13 @@
 import csv
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
@@ -101,6 +103,21 @@ def test_a_page_holds_everything_and_loads_nothing(directory):
     assert charts["loss_rounds"]["data"][0]["y"] == [None, None, None], "the loss of a node is not finite"
     assert "NaN" not in parsed.data and "<b>" not in parsed.data
     assert "https://" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_no_plugin_of_a_run_is_imported_for_its_page(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "received", [(0.5, 0.5)])
+    (run / "graph_of_a_stranger.py").write_text("raise SystemExit('code of the run')")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    own = settings | {"graph": {"name": "graph_of_a_stranger:Graph"}, "model": "graph_of_a_stranger:Net"}
+    (run / "config.yaml").write_text(json.dumps(own))
+    monkeypatch.chdir(run)
+    text = page(Study(run))
+    assert "The graph is not drawn: " in text and "&#39;graph_of_a_stranger:Graph&#39; is a plug-in" in text
+    assert str(run) not in sys.path and "graph_of_a_stranger" not in sys.modules
+    # Of a graph that comes with decentnode no other section matters.
+    (run / "config.yaml").write_text(json.dumps(own | {"graph": {"name": "ring", "nodes": 3}}))
+    assert "graph" in page_content(Study(run), 50.0)["charts"]
 
 
 def test_a_study_that_has_just_begun_has_a_page(tmp_path):

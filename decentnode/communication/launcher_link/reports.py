@@ -200,6 +200,8 @@ class Failed(NodeReport, frozen=True, tag="failed"):
 
     error: str
     out_of_memory: bool = False
+    is_bad_input: bool = False
+    """Whether the user has to change something, such as a port that another program has taken."""
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):

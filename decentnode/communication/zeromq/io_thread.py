@@ -31,7 +31,7 @@ from decentnode.communication.zeromq.sockets import Sockets
 from decentnode.communication.zmq_poll import Poller, has_input
 from decentnode.core.process_setup import close_connections_in_children
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerLost, StartError
+from decentnode.errors import BadInput, PeerLost, StartError
 
 BACKLOG = 1024
 OF_EXCHANGES = (wire.NOTICE, wire.ACKNOWLEDGE)
@@ -96,15 +96,20 @@ class IoThread(threading.Thread):
     # Called before the thread starts.
 
     def bind(self, endpoint: str) -> None:
-        """Listens on this address, too; before the thread starts. Raises StartError."""
+        """Listens on this address, too; before the thread starts.
+
+        Raises BadInput for a port that another program has taken since the check of ports, and StartError.
+        """
         router = self._routers[-1] if endpoint.startswith("tcp") else self._routers[0]
         try:
             router.bind(endpoint)
             # A worker that a node forks must not keep the connections of a dead process open.
             close_connections_in_children(endpoint)
         except zmq.ZMQError as error:
-            busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
-            raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
+            key = "(key communication.base_port)"
+            if error.errno == errno.EADDRINUSE:
+                raise BadInput(f"{endpoint} is in use by another program {key}") from error
+            raise StartError(f"{endpoint} {error} {key}") from error
 
     def open_doorbells(self) -> None:
         """Opens the doorbells between processes of this machine; before `add_node`. Raises StartError."""

@@ -1,5 +1,6 @@
 """The socket between launchers: machine 0 binds it, the others connect to it."""
 
+import errno
 import os
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ import zmq
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
 from decentnode.communication.zmq_poll import has_input, milliseconds
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import StartError
+from decentnode.errors import BadInput, StartError
 
 MOST_BYTES = 16 << 20
 """The largest message accepted: room for the handshakes of all nodes, or a full pipe of reports."""
@@ -39,7 +40,7 @@ class LauncherChannel:
     """
 
     def __init__(self, endpoint: str, machine: int, credentials: Credentials | None) -> None:
-        """Binds or connects; raises StartError."""
+        """Binds or connects; raises BadInput for a port that another program has taken, and StartError."""
         self.refused: Counter[str] = Counter()
         """Refused connections, by reason."""
         self.is_turned_away = False
@@ -54,8 +55,10 @@ class LauncherChannel:
             self._attach(endpoint)
         except zmq.ZMQError as error:
             self.close()
-            reason = zmq.strerror(error.errno or 0)
-            raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
+            key = "(key mapping.rendezvous_port)"
+            if error.errno == errno.EADDRINUSE:
+                raise BadInput(f"{endpoint} is in use by another program {key}") from error
+            raise StartError(f"{endpoint}: {zmq.strerror(error.errno or 0)} {key}") from error
 
     def _attach(self, endpoint: str) -> None:
         link, credentials = self._socket, self._credentials

@@ -36,7 +36,9 @@ class Incidents:
 
     def register(self, dispatcher: Dispatcher[Report]) -> None:
         """Registers for all reports that are events."""
-        dispatcher.register(reports.Failed, lambda r: self.lose([r.rank], r.error, r.out_of_memory))
+        dispatcher.register(
+            reports.Failed, lambda r: self.lose([r.rank], r.error, r.out_of_memory, r.is_bad_input)
+        )
         dispatcher.register(reports.Exited, self._note_exit)
         dispatcher.register(reports.PeerMissing, self._note_missing_peer)
         dispatcher.register(reports.PeerBack, self._note_peer_back)
@@ -50,11 +52,13 @@ class Incidents:
             reports.DiskProblem, lambda r: self.event_log.disk_problem(r.rank, r.text, r.lost)
         )
 
-    def lose(self, ranks: Iterable[int], error: str, out_of_memory: bool = False) -> None:
+    def lose(
+        self, ranks: Iterable[int], error: str, out_of_memory: bool = False, is_bad_input: bool = False
+    ) -> None:
         """Marks nodes as lost unless they have ended, with the first reason, and shows each."""
         shown = not self.is_stopping()
         for rank in ranks:
-            if not self.membership.lose(rank, error, out_of_memory):
+            if not self.membership.lose(rank, error, out_of_memory, is_bad_input):
                 continue
             why = error.removeprefix(f"rank {rank}, ")
             if (beat := self.membership.heartbeats.get(rank)) is not None:

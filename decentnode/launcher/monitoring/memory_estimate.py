@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report
+from decentnode.core.control_groups import control_group, room
 from decentnode.core.text import counted, readable_bytes
-from decentnode.launcher.processes.control_groups import control_group, room
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim.uncompiled import trial_step
 

@@ -28,11 +28,11 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.clock import AwakeClock
+from decentnode.core.control_groups import processors
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.rng import key, seed_generators
 from decentnode.core.text import how_it_ended
 from decentnode.launcher.processes.child_process import ChildProcess
-from decentnode.launcher.processes.control_groups import processors
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test

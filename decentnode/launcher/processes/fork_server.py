@@ -6,6 +6,7 @@ launcher ends, in whatever way, the server kills its children and removes their 
 
 import contextlib
 import errno
+import fcntl
 import gc
 import os
 import secrets
@@ -30,6 +31,8 @@ from decentnode.node.host_process import PRINT_STACKS, ForkContext, run_host
 INCARNATIONS = 16
 """Incarnations of one process per start of a machine: the first, and one for each restart."""
 KILL, START = b"k", b"s"
+HELD = "server.lock"
+"""The file in the directory of the sockets that all processes of a run hold."""
 _WHICH = struct.Struct("<II")
 """Follows `START`: the position of a host process, and its new incarnation."""
 
@@ -120,6 +123,9 @@ def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_ma
     """
     try:
         Path(fork_context.socket_dir).mkdir(0o700)
+        # Open until the last process of the run has ended, because all inherit it.
+        held = os.open(f"{fork_context.socket_dir}/{HELD}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX)
         os.write(is_made, b"y")
         os.close(is_made)
         # Before any child is forked: a reading end in a child would hide the death of the launcher.
@@ -251,5 +257,10 @@ class ForkServerProcess:
 
 
 def name_socket_directory() -> str:
-    """Returns an unused name for a private directory of sockets."""
+    """Returns an unused name for a private directory of sockets; removes those of runs that were killed."""
+    for path in Path(folder_for_sockets()).glob(f"decentnode-*/{HELD}"):
+        # It may be that of another user, of a run in progress, or be removed meanwhile.
+        with contextlib.suppress(OSError), path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent)
     return f"{folder_for_sockets()}/decentnode-{secrets.token_hex(4)}"

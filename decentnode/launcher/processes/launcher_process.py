@@ -5,13 +5,18 @@ import mmap
 import os
 import signal
 import struct
-import sys
 from collections.abc import Callable
 from math import nan
 from typing import NoReturn
 
-from decentnode.core.process_setup import die_with, reset_inherited_signals, signals_that_stop
-from decentnode.core.streams import explain
+from decentnode.core.polling import ready
+from decentnode.core.process_setup import (
+    die_with,
+    forget_signal_handlers,
+    reset_inherited_signals,
+    signals_that_stop,
+)
+from decentnode.core.streams import explain, fill_standard_streams, flush_output
 from decentnode.errors import STOPPED_BY, ExitCode
 
 _PROGRESS = struct.Struct("<ddddd")
@@ -62,8 +67,7 @@ class LauncherProcess:
         The child computes in no thread of this process, and is killed when the calling thread ends.
         """
         parent = os.getpid()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush_output()
         # A signal before the child has its own handlers would run those of this process.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED_BY)
         try:
@@ -78,20 +82,25 @@ class LauncherProcess:
     def stop(self, signum: int) -> None:
         """Passes a signal on: the first one stops the run gracefully, a second one kills its nodes."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signum)
+            signal.pidfd_send_signal(self.fd, signum)
 
     def kill(self) -> None:
         """Ends all processes of the run at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def reap(self) -> tuple[int, float]:
+    def reap(self) -> tuple[int | None, float]:
         """Waits for the end; returns the exit code and the processor seconds of all processes of the run.
 
-        The code is minus the signal that killed it, where one did.
+        The code is minus the signal that killed it, where one did. None and nan: this program ignores SIGCHLD
+        or has waited for all its children itself, and the kernel keeps neither then.
         """
+        ready([self.fd])
         os.close(self.fd)
-        _, status, used = os.wait4(self.pid, 0)
+        try:
+            _, status, used = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            return None, nan
         # The launcher and its fork server wait for their children, so their time is included.
         return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
@@ -101,19 +110,17 @@ def _become_launcher(work: Callable[[], int], parent: int) -> NoReturn:
     code: int = ExitCode.FAILED
     try:
         for signum in signals_that_stop():
-            default = signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL
-            signal.signal(signum, default)
+            signal.signal(signum, signal.SIG_DFL)
+        forget_signal_handlers()
         os.setsid()
         die_with(parent)
         reset_inherited_signals()
-        with open(os.devnull) as null:  # noqa: PTH123 - a device
-            os.dup2(null.fileno(), 0)
+        os.close(0)
+        fill_standard_streams()
         code = work()
     except BaseException as error:
         code = explain(error)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
+        flush_output()
         # Not sys.exit: the interpreter's clean-up belongs to the parent.
         os._exit(code)

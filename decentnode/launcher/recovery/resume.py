@@ -18,6 +18,7 @@ from decentnode.config.python_source import objects_in
 from decentnode.config.settings import Settings
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
+from decentnode.core.registry import import_from
 from decentnode.core.streams import print_line
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.recovery.verify import RunRecords
@@ -27,11 +28,19 @@ from decentnode.mapping.base import Consecutive
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
-from decentnode.node.plugin_sources import difference, folder_of
+from decentnode.node.plugin_sources import difference
 from decentnode.node.recording import model_records
 from decentnode.options import Effect
 from decentnode.results import transcript
-from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
+from decentnode.results.reader import (
+    NOT_OURS,
+    SCHEMA,
+    CodeVersion,
+    check_run,
+    code_folders,
+    read_object,
+    read_value,
+)
 from decentnode.results.records import cut_back, record_files, write_atomically
 
 MOST_SHOWN = 5
@@ -43,17 +52,21 @@ class ResumePlan:
     """A run on this machine that is resumed."""
 
     def __init__(
-        self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False
-    ) -> None:
+        self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False,
+        with_its_code: bool = False,
+    ) -> None:  # fmt: skip
         """Raises BadInput if there is no run to resume, or if an override would change the models.
 
         Objects that Python passes are taken for those that the run began with.
 
-        `accepts_other_code`: whether plug-ins may have been edited since the start of the run.
+        `accepts_other_code`: whether plug-ins may have been edited since the start of the run;
+        `with_its_code`: take them from the copies in the run.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
         check_run(run_dir)
+        if with_its_code:
+            import_from(*code_folders(self.run_dir), first=True)
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
@@ -112,7 +125,7 @@ class ResumePlan:
             )
         self.other_code = difference(self.versions[-1].files, join.code) if self.versions else ""
         if self.other_code and not self._accepts_other_code:
-            copy = folder_of(self.versions[-1], self.run_dir)
+            copy = self.versions[-1].folder(self.run_dir)
             remedy = f"restore it from {copy}" if copy.is_dir() else "use the code that it began with"
             raise BadInput(
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "

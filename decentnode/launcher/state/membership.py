@@ -61,6 +61,8 @@ class Member:
     """When it was lost only because its machine was silent; None otherwise."""
     error: str = ""
     out_of_memory: bool = False
+    is_bad_input: bool = False
+    """Whether the user has to change something."""
     finished: Finished | None = None
     restarts: int = 0
 
@@ -173,13 +175,13 @@ class MembershipTable:
         """Positions of host processes here that have no active node and have not exited."""
         return self._without_active - self.ended
 
-    def lose(self, rank: int, error: str, out_of_memory: bool = False) -> bool:
+    def lose(self, rank: int, error: str, out_of_memory: bool = False, is_bad_input: bool = False) -> bool:
         """Records a loss with its reason; returns False, and changes nothing, if the node had ended."""
         member = self.members[rank]
         if not member.is_active:
             return False
         self.set_state(rank, MemberState.LOST)
-        member.error, member.out_of_memory = error, out_of_memory
+        member.error, member.out_of_memory, member.is_bad_input = error, out_of_memory, is_bad_input
         return True
 
     def count_as_running(self, rank: int) -> None:

@@ -26,7 +26,7 @@ def make_figures(run_dir: Path) -> Pictures:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=Timeouts.drawing, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "agg"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Pictures(problem=f"drawing took longer than {Timeouts.drawing:.0f} s and was ended")

@@ -10,9 +10,12 @@ from typing import Any
 
 import networkx as nx  # type: ignore[import-untyped]
 
-from decentnode.config import loader as config
+from decentnode.config.loader import load_plugin
+from decentnode.core.registry import GRAPHS, reading_only
+from decentnode.core.text import first_line
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
 from decentnode.results import Run, Study, read_object
 from decentnode.results.extra import need
 from decentnode.results.run import FINISHED
@@ -75,7 +78,9 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
     first = study.runs[0]
     if partition := charts.partition_chart(first):
         content["charts"]["partition"] = partition
-    if graph := _graph_chart(first):
+    graph = _graph_chart(first)
+    content["graph_lacks"] = graph if isinstance(graph, str) else ""
+    if not isinstance(graph, str):
         content["charts"]["graph"] = graph
     content["settings"] = {
         variant.name: json.dumps(_own_settings(variant.runs[0]), indent=2, default=str)
@@ -124,14 +129,15 @@ def _own_settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
 
 
-def _graph_chart(run: Run) -> charts.Chart | None:
-    """The graph of a run; None where its configuration cannot be loaded here, or it is too large."""
+def _graph_chart(run: Run) -> charts.Chart | str:
+    """The graph of a run, or why it is not drawn."""
     try:
-        graph = config.load(run.directory / "config.yaml").graph.make()
-    except BadInput:
-        return None
+        with reading_only():
+            graph: Graph = load_plugin(run.directory / "config.yaml", "graph", GRAPHS).make()
+    except BadInput as error:
+        return first_line(error)
     if graph.num_nodes > MOST_DRAWN:
-        return None
+        return f"it has more than {MOST_DRAWN} nodes"
     edges = [(a, b) for a in range(graph.num_nodes) for b in graph.partners(a) if a < b]
     drawn = nx.Graph(edges)
     drawn.add_nodes_from(range(graph.num_nodes))

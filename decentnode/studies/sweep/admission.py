@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Literal
 
+from decentnode.core.control_groups import processors
 from decentnode.launcher.monitoring.memory_estimate import available_bytes
-from decentnode.launcher.processes.control_groups import processors
 from decentnode.studies.sweep.forecast import Forecast
 from decentnode.studies.sweep.forked_run import RunOutcome
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from decentnode.config.error_locations import defect_of, with_locations
+from decentnode.core.control_groups import processors
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher import run_costs
@@ -131,7 +132,7 @@ def forecast(experiment: Experiment) -> Forecast:
     tests = _whole_tests(experiment.plan, nodes)
     of_rounds = steps * costs.step_seconds / len(rounds_counted) + nodes * costs.share_seconds
     work = rounds * of_rounds + tests * costs.test_seconds
-    workers = min(len(os.sched_getaffinity(0)), len(experiment.processes))
+    workers = min(processors(), len(experiment.processes))
     known = sizes(experiment)
     return msgspec.structs.replace(
         known,

@@ -94,6 +94,7 @@ class ForkedRun:
     def reap(self) -> RunOutcome:
         """Waits for the end."""
         code, cpu_seconds = self._process.reap()
+        assert code is not None, "a sweep does not ignore SIGCHLD"
         self.progress.close()
         seconds = time.monotonic() - self.began
         idle = idle_seconds() - self._idle_before

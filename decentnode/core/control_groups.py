@@ -1,7 +1,8 @@
 """What the kernel lets a run have: limits of this process's control group, of its parents, and of the user.
 
 A container, a job of a scheduler or a service has a control group (cgroup v2); a limit may stand at any of
-its parents. Where there is none, or no such limit, nothing is limited.
+its parents. Where there is none, or no such limit, nothing is limited. Of version 1 the quota of processors
+counts.
 """
 
 import math
@@ -12,16 +13,27 @@ from contextlib import suppress
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
+OF_THIS_PROCESS = Path("/proc/self/cgroup")
 
 
 def control_group() -> Path:
     """Returns the folder of this process's control group; the root if it has none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    names = [path for controllers, path in _memberships() if not controllers]
     return GROUPS / "".join(names[:1])
+
+
+def cpu_group() -> Path:
+    """Returns the folder of the group of version 1 that has its processors; the root if it has none."""
+    names = [f"{c}/{path}" for c, path in _memberships() if "cpu" in c.split(",")]
+    return GROUPS / "".join(names[:1])
+
+
+def _memberships() -> Iterator[tuple[str, str]]:
+    """Yields the controllers, empty in version 2, and the path of each group that this process is in."""
+    with suppress(OSError):
+        for line in OF_THIS_PROCESS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            yield controllers, path.lstrip("/")
 
 
 def with_parents(group: Path) -> list[Path]:
@@ -34,11 +46,11 @@ def room(limit: str, usage: str) -> float:
     return min((most - used for most, used in _numbers(limit, usage)), default=math.inf)
 
 
-def _numbers(*names: str) -> Iterator[list[int]]:
+def _numbers(*names: str, group: Path | None = None) -> Iterator[list[int]]:
     """Yields the numbers in these files of each group that has them all; `max` is none."""
-    for group in with_parents(control_group()):
+    for folder in with_parents(group or control_group()):
         with suppress(OSError, ValueError):
-            yield [int((group / name).read_text()) for name in names]
+            yield [int((folder / name).read_text()) for name in names]
 
 
 def processors() -> int:
@@ -47,6 +59,9 @@ def processors() -> int:
     for group in with_parents(control_group()):
         with suppress(OSError, ValueError):
             quota, period = map(int, (group / "cpu.max").read_text().split())
+            allowed = min(allowed, quota / period)
+    for quota, period in _numbers("cpu.cfs_quota_us", "cpu.cfs_period_us", group=cpu_group()):
+        if quota > 0:
             allowed = min(allowed, quota / period)
     return max(1, math.floor(allowed))
 
