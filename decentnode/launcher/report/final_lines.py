@@ -138,8 +138,8 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         is_at_target = target.get("reached_round") is not None
         # A target that is reached in the last round leaves no round to continue with.
         has_more = is_at_target and target["last_round"] + 1 < summary["rounds"]
-        more = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
-        resume = shlex.join(["decentnode", "resume", str(run_dir), *more])
+        overrides = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
+        resume = shlex.join(["decentnode", "resume", str(run_dir), *overrides])
         yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
         yield from _resume_differs(summary)
     yield "results", str(run_dir)
