@@ -64,7 +64,7 @@ class RunEntry(msgspec.Struct):
     boot: str = ""
     """Identifies the machine since its start: its kernel's boot."""
     began: float = 0.0
-    """When the process began, by `time.monotonic` of this boot."""
+    """When the process began, by the monotonic clock of this boot."""
 
     def overlaps(self, other_entry: "RunEntry", is_running: bool) -> bool:
         """Whether both had the same machine at some time; `is_running`: whether the other one still does."""

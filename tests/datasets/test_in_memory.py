@@ -113,7 +113,7 @@ NO_LENGTH = "it has no length and no order; collect what it yields as tensors (i
         (SimpleNamespace(save_to_disk=None), "SimpleNamespace is no pair of parts; write it with"),
         (((X, np.array(["a", "b"] * 150)), PART), "ndarray is no tensor of numbers; number classes: numpy"),
         (((X, Y + 1), (X, Y + 1)), "labels are 1 to 2; classes are numbered from 0: labels - 1"),
-        (((X, 2 * Y - 1), (X, Y)), "labels are -1 and 1; classes are numbered from 0: (labels + 1) // 2"),
+        (((X, 2 * Y - 1),) * 2, "labels are -1 and 1; classes are numbered from 0: (labels + 1) // 2"),
         (((X, Y[:, None]), (X, Y[:, None])), "labels have the shape (n, 1); a class each"),
         (((X, torch.eye(2)[Y]), (X, torch.eye(2)[Y])), "labels have a 1 for each class; give its number"),
         (((X + 1j, Y), PART), "a tensor is complex; give real and imaginary parts"),

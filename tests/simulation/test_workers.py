@@ -168,7 +168,7 @@ def test_a_run_continues_with_another_number_of_workers(before, after):
     ("changes", "reason"),
     [
         ({"model": "networks_of_workers:Fails"}, "round 3: ValueError: no more ("),
-        ({"training": {"optimizer": {"name": "SGD", "lr": 1e30}}}, "the loss is"),
+        ({"training": {"optimizer": {"name": "SGD", "lr": 1e6}}}, "the loss is"),
     ],
 )
 def test_an_error_in_a_worker_is_that_of_the_node(changes, reason):
