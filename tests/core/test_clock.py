@@ -53,7 +53,7 @@ def test_a_suspended_process_still_waits_for_hello(suspend):
         grace=1.0,
         processes=[SimpleNamespace(ranks=[0])] * 2,
         process=SimpleNamespace(ranks=[0]),
-        neighbors=frozenset(),
+        neighbors={1},
     )
     barrier, hellos = HelloBarrier(place, SimpleNamespace(lost=set())), []
 
