@@ -1,5 +1,6 @@
 """The model plug-in: options, and a network built from them for the shape of the samples."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -91,6 +92,9 @@ def initial_model(
     """
     with seeded(seed, "model"):
         network = model.build(shape, num_classes)
+        if "torch._inductor.config" in sys.modules:
+            # Where it is compiled, each process would start others that compile.
+            torch._inductor.config.compile_threads = 1
         give_shapes(network, zeros)
     scripted = [path for path, part in network.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 from torch.nn.utils import parametrize
 
 from decentnode.config.python_source import passed_plugin
 from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
+from decentnode.models.base import initial_model, model_of
 from decentnode.models.module_copies import copied, deep_copy
 from decentnode.node.copy_trial import leaves_of
 
@@ -243,3 +245,9 @@ def test_a_plug_in_that_keeps_a_network_is_copied_as_one():
     assert {id(leaf) for leaf in leaves_of(made.net(torch.rand(2, 4)).sum())} == set(
         map(id, made.net.parameters())
     )
+
+
+def test_a_compiled_network_starts_no_processes_that_compile(monkeypatch):
+    monkeypatch.setattr(torch._inductor.config, "compile_threads", 8)
+    initial_model(model_of(lambda: torch.compile(nn.Linear(4, 2)), {}), (4,), 2, seed=1)
+    assert torch._inductor.config.compile_threads == 1
