@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from decentnode.config.python_source import passed_plugin
 from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
-from decentnode.models.module_copies import copied, deep_copy
+from decentnode.models.module_copies import Memo, copied, deep_copy
 from decentnode.node.copy_trial import leaves_of
 
 
@@ -243,3 +243,25 @@ def test_a_plug_in_that_keeps_a_network_is_copied_as_one():
     assert {id(leaf) for leaf in leaves_of(made.net(torch.rand(2, 4)).sum())} == set(
         map(id, made.net.parameters())
     )
+
+
+def test_the_time_of_a_copy_is_in_proportion_to_its_modules(monkeypatch):
+    """What was copied is searched once, not again for each attribute."""
+    searched = []
+    originals = Memo.originals.fget
+
+    class Counted(list):
+        def __getitem__(self, part):
+            found = super().__getitem__(part)
+            searched.append(len(found))
+            return found
+
+        def __iter__(self):
+            searched.append(len(self))
+            return super().__iter__()
+
+    monkeypatch.setattr(Memo, "originals", property(lambda memo: Counted(originals(memo))))
+    network = nn.Sequential(*(Net() for _ in range(30)))
+    copied(network)
+    parts = len(list(network.modules())) + len(list(network.parameters()))
+    assert parts < sum(searched) < 40 * parts
