@@ -139,7 +139,8 @@ def _columns(part: Any) -> tuple[Tensor, Tensor]:
         raise DatasetError.at("dataset", f"{name} has no samples")
     for index in np.linspace(0, count - 1, min(count, REPEATED_ROWS)).astype(int).tolist():
         for before, again in zip(rows[index], _row(part, index, count), strict=True):
-            if before.shape != again.shape or not np.array_equal(before, again):
+            # What is no number is none again.
+            if before.shape != again.shape or not ((before == again) | (before != before)).all():
                 raise DatasetError.at(
                     "dataset",
                     f"{name}[{index}] is another sample at each reading, as by a random transform, but it is "
@@ -173,7 +174,11 @@ def _tensor(values: Any) -> Tensor:
     try:
         tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        texts = isinstance(values, str) or np.array(values).dtype.kind in "UTO"
+        try:
+            # Lists of unequal length are no array at all.
+            texts = np.array(values).dtype.kind in "UTO"
+        except ValueError:
+            texts = False
         remedy = "number classes: numpy.unique(labels, return_inverse=True)[1]" if texts else FORMS
         raise DatasetError.at(
             "dataset", f"{type(values).__name__} is no tensor of numbers; {remedy}"
@@ -194,7 +199,8 @@ def _check_labels(train: Tensor, test: Tensor) -> None:
         return
     if train.dim() == 2 and train.shape[1] == 1:
         raise DatasetError.at("dataset", "labels have the shape (n, 1); a class each is labels.flatten()")
-    if values == [*range(1, len(values) + 1)] and len(values) > 1:
+    # Those of several places may be ids of a vocabulary, whose 0 is that of padding.
+    if train.dim() == 1 and values == [*range(1, len(values) + 1)] and len(values) > 1:
         remedy = "classes are numbered from 0: labels - 1"
         raise DatasetError.at("dataset", f"labels are 1 to {len(values)}; {remedy}")
     # Another negative label may be one that the loss ignores.

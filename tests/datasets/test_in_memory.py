@@ -111,6 +111,7 @@ NO_LENGTH = "it has no length and no order; collect what it yields as tensors (i
         ((FRAME, FRAME), "a part is DataFrame; give (frame[features].to_numpy()"),
         (((FRAME, [0, 1]), (FRAME[["b", "a"]], [0, 1])), "the test inputs have the columns ['b', 'a'], the"),
         (SimpleNamespace(save_to_disk=None), "SimpleNamespace is no pair of parts; write it with"),
+        (([[[1.0], [1.0, 2.0]], [0, 1]], PART), "list is no tensor of numbers; a dataset from Python is"),
         (((X, np.array(["a", "b"] * 150)), PART), "ndarray is no tensor of numbers; number classes: numpy"),
         (((X, Y + 1), (X, Y + 1)), "labels are 1 to 2; classes are numbered from 0: labels - 1"),
         (((X, 2 * Y - 1),) * 2, "labels are -1 and 1; classes are numbered from 0: (labels + 1) // 2"),
@@ -146,6 +147,22 @@ def test_pairs_of_a_dataset_and_tables_of_pandas_are_samples():
         loaded = in_memory((part, part)).load(0)
         assert torch.equal(loaded.train.inputs, X) and torch.equal(loaded.test.labels, Y)
         assert (loaded.num_classes, loaded.shape) == (wanted.num_classes, wanted.shape)
+
+
+def test_rows_of_16_bits_and_without_a_number_are_the_same_at_each_reading():
+    missing = X.clone()
+    missing[7, 2] = torch.nan
+    for inputs in (X.bfloat16(), missing):
+        part = Rows(lambda i, inputs=inputs: (inputs[i], int(Y[i])))
+        loaded = in_memory((part, PART)).loaded.train.inputs
+        assert torch.equal(loaded.nan_to_num(), inputs.float().nan_to_num())
+    with pytest.raises(DatasetError, match="inputs of 1 sample are not finite, first those of sample 7"):
+        in_memory((part, PART)).load(0)
+
+
+def test_ids_of_a_vocabulary_may_lack_0():
+    ids = torch.tensor([[1, 2, 3], [3, 1, 2]])
+    assert in_memory(((ids, ids), (ids, ids))).load(0).num_classes == 4
 
 
 def test_inputs_of_64_bits_stay_so_until_they_are_normalized():
