@@ -23,6 +23,7 @@ from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import Samples
 from decentnode.datasets.in_memory import in_memory
+from decentnode.datasets.table import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
 
@@ -176,6 +177,16 @@ def test_inputs_of_64_bits_stay_so_until_they_are_normalized():
     with pytest.raises(DatasetError, match="feature 0 has distinct values that are equal in the 32 bits"):
         loaded.to(torch.float32)
     assert torch.equal(loaded.to(torch.float64).test.batch(torch.arange(300)).fields[0], inputs)
+
+
+def test_values_that_differ_by_the_rounding_of_64_bits_were_equal_before():
+    tenths = torch.randint(1, 11, (3, 300), generator=torch.Generator().manual_seed(1)).double() / 10
+    means = ((tenths / 3).sum(0))[:, None]
+    assert len(means.unique()) > len(means.float().unique()) / 0.75
+    in_memory(((means, Y), (means, Y))).load(0).to(torch.float32)
+    # These differ by less than some last bits, and were no floats before.
+    microseconds = 1_700_000_000_000_000_000 + 1000 * np.arange(300)
+    assert len(np.unique(numbers(microseconds, "time"))) == 300
 
 
 def test_edges_of_networkx_that_mixing_would_not_follow_are_one_line():
