@@ -69,7 +69,7 @@ class Objective:
     def _loss(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         if weights is None:
             return self.task.loss(outputs, self._labels(labels), self.loss)
-        weights = weights.to(self._device)
+        weights = counted_weights(labels, weights).to(self._device)
         total = (weights * self.each(outputs, labels)).sum()
         return total if self.reduction == "sum" else total / weights.sum()
 
@@ -103,7 +103,7 @@ class Objective:
     def count(self, batch: Batch) -> float:
         """How many terms the mean loss of a batch has; with weights of samples or classes their sum."""
         if batch.weights is not None:
-            return float(batch.weights.sum())
+            return float(counted_weights(batch.labels, batch.weights).sum())
         if self._class_weights is not None:
             return float(self._class_weights[batch.labels[counts(batch.labels)]].sum())
         return self.task.count(batch.labels)
@@ -144,6 +144,14 @@ class Objective:
         if self._channels_last and field.dim() == 4:
             return field.to(self._device, memory_format=torch.channels_last)
         return field.to(self._device)
+
+
+def counted_weights(labels: Tensor, weights: Tensor) -> Tensor:
+    """The weights of samples, 0 for those of which no label counts; shape (batch,)."""
+    if labels.is_floating_point():
+        return weights
+    counted: Tensor = weights * counts(labels).reshape(len(labels), -1).any(1)
+    return counted
 
 
 def ignored_by(loss: nn.Module) -> int:

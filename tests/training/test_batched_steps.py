@@ -147,13 +147,14 @@ def ignoring(samples):
         (weighted(toy_samples(19)), toy_net, {"accumulate": 2}),
         (exact(toy_samples(19)), toy_net, {"accumulate": 2, "loss": CLASS_WEIGHTS}),
         (ignoring(exact(toy_samples(19))), toy_net, {"accumulate": 2}),
+        (ignoring(weighted(toy_samples(19))), toy_net, {"accumulate": 2}),
         (texts(16), Texts, {"task": Factory(NextToken), "accumulate": 2, "batch_size": 3}),
         (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET, {"rounds": 1}),
         (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET,
          {"rounds": 1, "memory_format": "channels_last"}),
     ],
     ids=["decays", "fused", "scheme", "sum", "one-hot", "mixup", "schedule", "weights", "class weights",
-         "ignored", "ignored tokens", "convolutions", "channels last"],
+         "ignored", "ignored with weights", "ignored tokens", "convolutions", "channels last"],
 )  # fmt: skip
 def test_all_that_a_step_may_have_is_the_loop(samples, network, options):
     torch.manual_seed(3)
