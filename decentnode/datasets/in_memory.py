@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decentnode.datasets.base import IGNORED, Dataset, LoadedDataset, Samples, counts, image_dataset
+from decentnode.datasets.ragged import Ragged, lengths_of
 from decentnode.errors import DatasetError, explained
 
 COLORS = (1, 3, 4)
@@ -65,8 +66,10 @@ def in_memory(value: Any) -> InMemory:
     if isinstance(train, Samples) or isinstance(test, Samples):
         if not (isinstance(train, Samples) and isinstance(test, Samples)):
             raise DatasetError.at("dataset", f"one part is Samples, and the other is not; {FORMS}")
-        labels, shape = [train.labels, test.labels], train.inputs.shape[1:]
-        return InMemory(loaded=LoadedDataset(train, test, _classes(labels), tuple(shape)))
+        labels, shape = [train.labels, test.labels], tuple(train.inputs.shape[1:])
+        if isinstance(train.inputs, Ragged):
+            shape = (max(int(lengths_of(part.inputs).max()) for part in (train, test) if len(part)),)
+        return InMemory(loaded=LoadedDataset(train, test, _classes(labels), shape))
     _check_labels(train[1], test[1])
     classes = _classes([train[1], test[1]])
     if train[0].dtype == torch.uint8 and train[0].dim() in (3, 4):
@@ -214,5 +217,7 @@ def _classes(labels: Sequence[Any], ignored: int = IGNORED) -> int:
     """Returns the number of classes; 1 for numbers to predict."""
     if any(part.is_floating_point() for part in labels):
         return 1
-    counted = (part[counts(part, ignored)] for part in labels)
+    # In 64 bits, because torch has no comparison of 16 without sign.
+    flat = [part.flatten().long() for part in labels]
+    counted = (part[counts(part, ignored)] for part in flat)
     return 1 + max((int(part.max()) for part in counted if part.numel()), default=0)

@@ -22,7 +22,9 @@ from torch.utils.data import (
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import Samples
+from decentnode.datasets.base import IGNORED
 from decentnode.datasets.in_memory import in_memory
+from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.table import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
@@ -164,6 +166,16 @@ def test_rows_of_16_bits_and_without_a_number_are_the_same_at_each_reading():
 def test_ids_of_a_vocabulary_may_lack_0():
     ids = torch.tensor([[1, 2, 3], [3, 1, 2]])
     assert in_memory(((ids, ids), (ids, ids))).load(0).num_classes == 4
+
+
+def test_rows_of_unequal_length_are_samples_whose_test_may_have_the_longest():
+    ids, starts = torch.tensor([1, 2, 3, 1, 2, 4]), torch.tensor([0, 3])
+    train, test = (
+        Samples(Ragged(ids, starts, lengths), Ragged(ids, starts, lengths, fill=IGNORED))
+        for lengths in (torch.tensor([2, 2]), torch.tensor([3, 3]))
+    )
+    loaded = in_memory((train, test)).load(0)
+    assert (loaded.num_classes, loaded.shape) == (5, (3,))
 
 
 def test_inputs_of_64_bits_stay_so_until_they_are_normalized():
