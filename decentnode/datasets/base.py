@@ -34,6 +34,8 @@ COMPARED_VALUES = 1 << 20
 COMPARED_ROWS = 4096
 """The most numbers, and rows, that are compared with what a format has left of them."""
 NORMALIZATION = "their mean and deviation (give dataset.mean and dataset.std, or normalized inputs)"
+ROUNDING = 16
+"""Values of 64 bits that differ by less, in units of their last bit, were equal before they were computed."""
 LEAST_KEPT = 0.75
 """The least part of the distinct values of a feature that must be left in another format."""
 
@@ -478,12 +480,16 @@ def compared_rows(shape: Sequence[int]) -> NDArray[np.int64]:
 def merges(values: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.bool_]:
     """For each number of a row, whether rounding has made many of its distinct values equal, by some rows."""
 
-    def distinct(array: NDArray[Any]) -> NDArray[np.int64]:
+    def distinct(array: NDArray[Any], rounding: int = 0) -> NDArray[np.int64]:
         rows = np.sort(array[compared_rows(array.shape)].reshape(-1, math.prod(array.shape[1:])), axis=0)
-        changes: NDArray[np.int64] = (rows[1:] != rows[:-1]).sum(0)
-        return 1 + changes
+        changes = rows[1:] != rows[:-1]
+        if rounding and rows.dtype == np.float64:
+            changes &= rows[1:] - rows[:-1] > rounding * np.spacing(np.abs(rows[1:]))
+        counted: NDArray[np.int64] = 1 + changes.sum(0)
+        return counted
 
-    return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values))
+    # 0.1 + 0.2 is no other value than 0.3.
+    return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values, ROUNDING))
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decentnode.datasets.base import IGNORED, Dataset, LoadedDataset, Samples, counts, image_dataset
+from decentnode.datasets.ragged import Ragged, lengths_of
 from decentnode.errors import DatasetError, explained
 
 COLORS = (1, 3, 4)
@@ -65,8 +66,10 @@ def in_memory(value: Any) -> InMemory:
     if isinstance(train, Samples) or isinstance(test, Samples):
         if not (isinstance(train, Samples) and isinstance(test, Samples)):
             raise DatasetError.at("dataset", f"one part is Samples, and the other is not; {FORMS}")
-        labels, shape = [train.labels, test.labels], train.inputs.shape[1:]
-        return InMemory(loaded=LoadedDataset(train, test, _classes(labels), tuple(shape)))
+        labels, shape = [train.labels, test.labels], tuple(train.inputs.shape[1:])
+        if isinstance(train.inputs, Ragged):
+            shape = (max(int(lengths_of(part.inputs).max()) for part in (train, test) if len(part)),)
+        return InMemory(loaded=LoadedDataset(train, test, _classes(labels), shape))
     _check_labels(train[1], test[1])
     classes = _classes([train[1], test[1]])
     if train[0].dtype == torch.uint8 and train[0].dim() in (3, 4):
@@ -139,7 +142,8 @@ def _columns(part: Any) -> tuple[Tensor, Tensor]:
         raise DatasetError.at("dataset", f"{name} has no samples")
     for index in np.linspace(0, count - 1, min(count, REPEATED_ROWS)).astype(int).tolist():
         for before, again in zip(rows[index], _row(part, index, count), strict=True):
-            if before.shape != again.shape or not np.array_equal(before, again):
+            # What is no number is none again.
+            if before.shape != again.shape or not ((before == again) | (before != before)).all():
                 raise DatasetError.at(
                     "dataset",
                     f"{name}[{index}] is another sample at each reading, as by a random transform, but it is "
@@ -173,7 +177,11 @@ def _tensor(values: Any) -> Tensor:
     try:
         tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        texts = isinstance(values, str) or np.array(values).dtype.kind in "UTO"
+        try:
+            # Lists of unequal length are no array at all.
+            texts = np.array(values).dtype.kind in "UTO"
+        except ValueError:
+            texts = False
         remedy = "number classes: numpy.unique(labels, return_inverse=True)[1]" if texts else FORMS
         raise DatasetError.at(
             "dataset", f"{type(values).__name__} is no tensor of numbers; {remedy}"
@@ -194,7 +202,8 @@ def _check_labels(train: Tensor, test: Tensor) -> None:
         return
     if train.dim() == 2 and train.shape[1] == 1:
         raise DatasetError.at("dataset", "labels have the shape (n, 1); a class each is labels.flatten()")
-    if values == [*range(1, len(values) + 1)] and len(values) > 1:
+    # Those of several places may be ids of a vocabulary, whose 0 is that of padding.
+    if train.dim() == 1 and values == [*range(1, len(values) + 1)] and len(values) > 1:
         remedy = "classes are numbered from 0: labels - 1"
         raise DatasetError.at("dataset", f"labels are 1 to {len(values)}; {remedy}")
     # Another negative label may be one that the loss ignores.
@@ -208,5 +217,7 @@ def _classes(labels: Sequence[Any], ignored: int = IGNORED) -> int:
     """Returns the number of classes; 1 for numbers to predict."""
     if any(part.is_floating_point() for part in labels):
         return 1
-    counted = (part[counts(part, ignored)] for part in labels)
+    # In 64 bits, because torch has no comparison of 16 without sign.
+    flat = [part.flatten().long() for part in labels]
+    counted = (part[counts(part, ignored)] for part in flat)
     return 1 + max((int(part.max()) for part in counted if part.numel()), default=0)

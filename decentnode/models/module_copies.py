@@ -120,6 +120,9 @@ class Rebinding:
     def __init__(self, memo: Memo) -> None:
         self.memo = memo
         self._visited = set[int]()
+        self._originals = set[int]()
+        """The ids of the modules and tensors among the first `_searched` that were copied."""
+        self._searched = 0
 
     def __call__(self, value: Any) -> Any:
         """The value as the copy has it; what was copied is changed in place."""
@@ -214,11 +217,15 @@ class Rebinding:
 
     def _leads_to_original(self, start: object) -> bool:
         """Whether a module or tensor of the original can be reached from an object that was not copied."""
-        originals = {id(part) for part in self.memo.originals if isinstance(part, nn.Module | Tensor)}
+        copied_so_far = self.memo.originals
+        for part in copied_so_far[self._searched :]:
+            if isinstance(part, nn.Module | Tensor):
+                self._originals.add(id(part))
+        self._searched = len(copied_so_far)
         pending, seen = [start], dict[int, object]()
         while pending:
             value = pending.pop()
-            if id(value) in originals:
+            if id(value) in self._originals:
                 return True
             if issubclass(type(value), NOT_FOLLOWED) or id(value) in seen or id(value) in self.memo.made:
                 continue

@@ -124,18 +124,19 @@ class CopyTrial:
 
     def _check_unused(self, unused: Sequence[str]) -> None:
         """Raises BadInput if something else is used in place of a parameter."""
-        shapes = {tuple(tensor.shape) for tensor in self._hidden}
+        if not unused:
+            return
+        objective = self._settings.objective(self.network, self._layout.channels_last)
+        reached = {id(leaf) for leaf in leaves_of(self._loss(objective))}
+        # What the original has in a list, say, is copied with it.
+        shared = {tuple(tensor.shape) for tensor in self._hidden if id(tensor) in reached}
         for name in unused:
-            if self._trained[name].shape in shapes:
+            if self._trained[name].shape in shared:
                 raise BadInput.at(
                     "model",
                     f"a copy of {self._name} computes with another tensor in place of '{name}', {NONE_LEFT}: "
                     f"something keeps another network; {ADVICE}",
                 )
-        if not unused:
-            return
-        objective = self._settings.objective(self.network, self._layout.channels_last)
-        reached = {id(leaf) for leaf in leaves_of(self._loss(objective))}
         for name, parameter in self.network.named_parameters():
             if name in unused and id(parameter) in reached:
                 raise BadInput.at(

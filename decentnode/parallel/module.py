@@ -32,8 +32,7 @@ from decentnode.parallel.rendezvous import Link, RankRendezvous, RankStoreRendez
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 2
-"""The version of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
-READ_VERSIONS = (1, STATE_VERSION)
+"""The version of the extra state."""
 
 
 @dataclass(slots=True)
@@ -293,7 +292,7 @@ class DecentralizedDataParallel(nn.Module):
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `get_extra_state`; raises BadInput."""
-        if state.get("version") not in READ_VERSIONS:
+        if state.get("version") != STATE_VERSION:
             raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
         if lacking := [key for key in ("step", "optimizer", "schedules", "scaler") if key not in state]:
             raise BadInput(f"the saved state is not whole: it has no {lacking[0]}")

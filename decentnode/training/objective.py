@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from decentnode.core.vector import DTYPES, accumulator
 from decentnode.datasets.base import IGNORED, Batch, Samples, counts
+from decentnode.datasets.ragged import Ragged
 from decentnode.errors import BadInput
 from decentnode.training.computation import Computation
 from decentnode.training.tasks.base import Task
@@ -34,9 +35,11 @@ class Objective:
         self._device = next(module.parameters()).device
         # Its tensors, such as the weights of classes, are beside outputs, which are of this type.
         loss.to(self._device, accumulator(DTYPES[computation.dtype]))
-        # The mean of these losses is one by the weights of the labels' classes.
+        # The mean of these losses is one by the weights of the labels' classes. Where batches are, so that
+        # no step waits for a GPU.
         is_weighted = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
-        self._class_weights: Tensor | None = getattr(loss, "weight", None) if is_weighted else None
+        weight: Tensor | None = getattr(loss, "weight", None) if is_weighted else None
+        self._class_weights = None if weight is None else weight.cpu()
         # For samples with weights.
         self._of_each = copy.copy(loss)
         self._of_each.reduction = "none"  # type: ignore[assignment]
@@ -66,7 +69,7 @@ class Objective:
     def _loss(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         if weights is None:
             return self.task.loss(outputs, self._labels(labels), self.loss)
-        weights = weights.to(self._device)
+        weights = counted_weights(labels, weights).to(self._device)
         total = (weights * self.each(outputs, labels)).sum()
         return total if self.reduction == "sum" else total / weights.sum()
 
@@ -100,11 +103,22 @@ class Objective:
     def count(self, batch: Batch) -> float:
         """How many terms the mean loss of a batch has; with weights of samples or classes their sum."""
         if batch.weights is not None:
-            return float(batch.weights.sum())
+            return float(counted_weights(batch.labels, batch.weights).sum())
         if self._class_weights is not None:
-            labels = batch.labels.to(self._device)
-            return float(self._class_weights[labels[counts(labels)]].sum())
+            return float(self._class_weights[batch.labels[counts(batch.labels)]].sum())
         return self.task.count(batch.labels)
+
+    def counts_each(self, samples: Samples) -> bool:
+        """Whether each sample is one term of the mean loss, so that batches have as many as samples."""
+        labels = samples.labels
+        if isinstance(labels, Ragged) or samples.weights is not None or self._class_weights is not None:
+            return False
+        if not labels.is_floating_point():
+            # In 64 bits, because torch has no comparison of 16 without sign.
+            labels = labels.long()
+            if not counts(labels, samples.ignored).all():
+                return False
+        return self.task.count(labels) == len(labels)
 
     def total(self, loss: float, count: float) -> float:
         """The sum over a batch with the loss `loss`, whether the loss averages or sums."""
@@ -130,6 +144,14 @@ class Objective:
         if self._channels_last and field.dim() == 4:
             return field.to(self._device, memory_format=torch.channels_last)
         return field.to(self._device)
+
+
+def counted_weights(labels: Tensor, weights: Tensor) -> Tensor:
+    """The weights of samples, 0 for those of which no label counts; shape (batch,)."""
+    if labels.is_floating_point():
+        return weights
+    counted: Tensor = weights * counts(labels).reshape(len(labels), -1).any(1)
+    return counted
 
 
 def ignored_by(loss: nn.Module) -> int:

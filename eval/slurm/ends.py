@@ -314,8 +314,8 @@ def main() -> int:
         words = [f"--{name}={value}" for name, value in partitions.items()]
         words += [f"--only={name}" for name in given.only]
         return in_a_slurm_of_ours(given.tools.absolute(), given.folder, given.environment.absolute(), words)
-    work = Path("runs").absolute() / f"ends-{os.getpid()}"
     os.chdir(ROOT)
+    work = Path("runs").absolute() / f"ends-{os.getpid()}"
     return 0 if Ends(work, **partitions).all(given.only) else 1
 
 

@@ -22,7 +22,10 @@ from torch.utils.data import (
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import Samples
+from decentnode.datasets.base import IGNORED
 from decentnode.datasets.in_memory import in_memory
+from decentnode.datasets.ragged import Ragged
+from decentnode.datasets.table import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
 
@@ -111,6 +114,7 @@ NO_LENGTH = "it has no length and no order; collect what it yields as tensors (i
         ((FRAME, FRAME), "a part is DataFrame; give (frame[features].to_numpy()"),
         (((FRAME, [0, 1]), (FRAME[["b", "a"]], [0, 1])), "the test inputs have the columns ['b', 'a'], the"),
         (SimpleNamespace(save_to_disk=None), "SimpleNamespace is no pair of parts; write it with"),
+        (([[[1.0], [1.0, 2.0]], [0, 1]], PART), "list is no tensor of numbers; a dataset from Python is"),
         (((X, np.array(["a", "b"] * 150)), PART), "ndarray is no tensor of numbers; number classes: numpy"),
         (((X, Y + 1), (X, Y + 1)), "labels are 1 to 2; classes are numbered from 0: labels - 1"),
         (((X, 2 * Y - 1),) * 2, "labels are -1 and 1; classes are numbered from 0: (labels + 1) // 2"),
@@ -148,6 +152,32 @@ def test_pairs_of_a_dataset_and_tables_of_pandas_are_samples():
         assert (loaded.num_classes, loaded.shape) == (wanted.num_classes, wanted.shape)
 
 
+def test_rows_of_16_bits_and_without_a_number_are_the_same_at_each_reading():
+    missing = X.clone()
+    missing[7, 2] = torch.nan
+    for inputs in (X.bfloat16(), missing):
+        part = Rows(lambda i, inputs=inputs: (inputs[i], int(Y[i])))
+        loaded = in_memory((part, PART)).loaded.train.inputs
+        assert torch.equal(loaded.nan_to_num(), inputs.float().nan_to_num())
+    with pytest.raises(DatasetError, match="inputs of 1 sample are not finite, first those of sample 7"):
+        in_memory((part, PART)).load(0)
+
+
+def test_ids_of_a_vocabulary_may_lack_0():
+    ids = torch.tensor([[1, 2, 3], [3, 1, 2]])
+    assert in_memory(((ids, ids), (ids, ids))).load(0).num_classes == 4
+
+
+def test_rows_of_unequal_length_are_samples_whose_test_may_have_the_longest():
+    ids, starts = torch.tensor([1, 2, 3, 1, 2, 4]), torch.tensor([0, 3])
+    train, test = (
+        Samples(Ragged(ids, starts, lengths), Ragged(ids, starts, lengths, fill=IGNORED))
+        for lengths in (torch.tensor([2, 2]), torch.tensor([3, 3]))
+    )
+    loaded = in_memory((train, test)).load(0)
+    assert (loaded.num_classes, loaded.shape) == (5, (3,))
+
+
 def test_inputs_of_64_bits_stay_so_until_they_are_normalized():
     times = 1.7e9 + torch.arange(60, dtype=torch.float64).repeat(5)
     inputs = torch.stack([times - times.mean(), X[:, 0].double()], 1)
@@ -159,6 +189,16 @@ def test_inputs_of_64_bits_stay_so_until_they_are_normalized():
     with pytest.raises(DatasetError, match="feature 0 has distinct values that are equal in the 32 bits"):
         loaded.to(torch.float32)
     assert torch.equal(loaded.to(torch.float64).test.batch(torch.arange(300)).fields[0], inputs)
+
+
+def test_values_that_differ_by_the_rounding_of_64_bits_were_equal_before():
+    tenths = torch.randint(1, 11, (3, 300), generator=torch.Generator().manual_seed(1)).double() / 10
+    means = ((tenths / 3).sum(0))[:, None]
+    assert len(means.unique()) > len(means.float().unique()) / 0.75
+    in_memory(((means, Y), (means, Y))).load(0).to(torch.float32)
+    # These differ by less than some last bits, and were no floats before.
+    microseconds = 1_700_000_000_000_000_000 + 1000 * np.arange(300)
+    assert len(np.unique(numbers(microseconds, "time"))) == 300
 
 
 def test_edges_of_networkx_that_mixing_would_not_follow_are_one_line():

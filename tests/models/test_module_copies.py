@@ -16,7 +16,7 @@ from decentnode.config.python_source import passed_plugin
 from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
 from decentnode.models.base import initial_model, model_of
-from decentnode.models.module_copies import copied, deep_copy
+from decentnode.models.module_copies import Memo, copied, deep_copy
 from decentnode.node.copy_trial import leaves_of
 
 
@@ -251,3 +251,25 @@ def test_a_compiled_network_starts_no_processes_that_compile(monkeypatch):
     monkeypatch.setattr(torch._inductor.config, "compile_threads", 8)
     initial_model(model_of(lambda: torch.compile(nn.Linear(4, 2)), {}), (4,), 2, seed=1)
     assert torch._inductor.config.compile_threads == 1
+
+
+def test_the_time_of_a_copy_is_in_proportion_to_its_modules(monkeypatch):
+    """What was copied is searched once, not again for each attribute."""
+    searched = []
+    originals = Memo.originals.fget
+
+    class Counted(list):
+        def __getitem__(self, part):
+            found = super().__getitem__(part)
+            searched.append(len(found))
+            return found
+
+        def __iter__(self):
+            searched.append(len(self))
+            return super().__iter__()
+
+    monkeypatch.setattr(Memo, "originals", property(lambda memo: Counted(originals(memo))))
+    network = nn.Sequential(*(Net() for _ in range(30)))
+    copied(network)
+    parts = len(list(network.modules())) + len(list(network.parameters()))
+    assert parts < sum(searched) < 40 * parts

@@ -234,6 +234,22 @@ def test_ubar_believes_no_model_whose_loss_is_not_finite(loss, capsys):
     assert "own samples cannot test it: a variance must be positive" in capsys.readouterr().out
 
 
+def test_ubar_blames_no_neighbor_for_memory_that_the_node_lacks():
+    x = random_models(2, D)
+
+    def local_loss(model, round):
+        if not torch.equal(model, x[0]):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 1.0
+
+    rule = Ubar(rho=1.0)
+    bound(rule, 2, D, local_loss=local_loss)
+    view = View(0, 3, (1,), (1,), {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}, {})
+    with pytest.raises(torch.OutOfMemoryError):
+        rule.combine(dict(enumerate(x)), view, torch.empty(D, dtype=x.dtype))
+    assert not rule.refusals
+
+
 def test_a_node_that_is_alone_and_has_no_weight_of_its_own_keeps_its_model():
     x = random_models(1, D)
     rule = Rfa()

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
+from decentnode.datasets.base import IGNORED
 from decentnode.errors import RunFailed
 from decentnode.models.base import initial_model
 from decentnode.models.lenet import LeNet
@@ -38,7 +39,7 @@ class Nodes:
 
     def __init__(self, network, samples, executor=None, adjust=None, dtype=torch.float64, **options):
         options = {"optimizer": MOMENTUM, "batch_size": 4, "steps_per_round": 3} | options
-        settings = TrainingSettings(**options)
+        settings = TrainingSettings(**options, dtype=str(dtype).removeprefix("torch."))
         module = copy.deepcopy(network).to(dtype)
         layout = ParameterLayout.of(module, False, settings.channels_last(module), dtype)
         tensors = ModuleTensors(module, layout)
@@ -120,6 +121,14 @@ def test_each_elementwise_optimizer_is_the_loop_and_continues_it(cls):
 
 ADAMW = Factory(torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.3})
 LENET = initial_model(LeNet(), (3, 32, 32), 10, seed=1)
+CLASS_WEIGHTS = Factory(nn.CrossEntropyLoss, {"weight": torch.tensor([1.0, 5.0, 0.5])})
+
+
+def ignoring(samples):
+    """The samples, some of which do not count."""
+    labels = samples.labels.clone()
+    labels[::5] = IGNORED
+    return replace(samples, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +145,31 @@ LENET = initial_model(LeNet(), (3, 32, 32), 10, seed=1)
         (exact(toy_samples(19)), toy_net,
          {"scheduler": Factory(lr_scheduler.ExponentialLR, {"gamma": 0.5}), "schedule_step": "step"}),
         (weighted(toy_samples(19)), toy_net, {"accumulate": 2}),
+        (exact(toy_samples(19)), toy_net, {"accumulate": 2, "loss": CLASS_WEIGHTS}),
+        (ignoring(exact(toy_samples(19))), toy_net, {"accumulate": 2}),
+        (ignoring(weighted(toy_samples(19))), toy_net, {"accumulate": 2}),
         (texts(16), Texts, {"task": Factory(NextToken), "accumulate": 2, "batch_size": 3}),
         (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET, {"rounds": 1}),
         (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET,
          {"rounds": 1, "memory_format": "channels_last"}),
     ],
-    ids=["decays", "fused", "scheme", "sum", "one-hot", "mixup", "schedule", "weights", "ignored",
-         "convolutions", "channels last"],
+    ids=["decays", "fused", "scheme", "sum", "one-hot", "mixup", "schedule", "weights", "class weights",
+         "ignored", "ignored with weights", "ignored tokens", "convolutions", "channels last"],
 )  # fmt: skip
 def test_all_that_a_step_may_have_is_the_loop(samples, network, options):
     torch.manual_seed(3)
     compared(network(), samples, **options)
+
+
+def test_minibatches_are_indices_where_each_sample_is_a_term_of_the_loss():
+    def takes_indices(samples, **options):
+        nodes = Nodes(toy_net(), samples, 3, **options)
+        return nodes.executor._batched_of(nodes.nodes[0]).takes_indices
+
+    samples = exact(toy_samples(19))
+    assert takes_indices(samples) and takes_indices(samples, loss=Factory(nn.MSELoss))
+    assert not takes_indices(weighted(toy_samples(19))) and not takes_indices(ignoring(samples))
+    assert not takes_indices(replace(samples, ignored=1)) and not takes_indices(samples, loss=CLASS_WEIGHTS)
 
 
 def test_float32_is_within_its_tolerance_and_rates_of_nodes_differ():

@@ -70,6 +70,20 @@ def test_of_samples_in_which_nothing_counts_nothing_is_known():
         assert all(map(math.isnan, metrics.values()))
 
 
+@pytest.mark.parametrize("shape", [(12,), (12, 3)])
+def test_the_weight_of_a_sample_in_which_nothing_counts_does_not_count(shape):
+    labels, outputs = labelled(*shape, ignored=IGNORED), drawn(12, CLASSES, *shape[1:]).float()
+    weights = torch.arange(1.0, 13.0)
+    kept = (labels != IGNORED).reshape(12, -1).any(1)
+    each = nn.functional.cross_entropy(outputs, labels, reduction="none").reshape(12, -1).sum(1)
+    mean = each[kept] / (labels[kept] != IGNORED).reshape(int(kept.sum()), -1).sum(1)
+    expected = (weights[kept] * mean).sum() / weights[kept].sum()
+    samples = Samples(torch.arange(12)[:, None].int(), labels, weights=weights)
+    for size in (1, 5, 12):
+        objective = Objective(Given(outputs), nn.CrossEntropyLoss(), Classification())
+        assert evaluate(objective, samples, size)["loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_the_label_that_a_loss_ignores_may_be_that_of_a_part_of_it():
     class Sum(nn.Module):
         def __init__(self, *ignored):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from decentnode.core.payload import PayloadError
 from decentnode.core.registry import SHARINGS
-from decentnode.errors import RunFailed
+from decentnode.errors import RunFailed, is_out_of_memory
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Requirements
@@ -45,6 +45,8 @@ class Ubar(Robust):
                 try:
                     loss = local_loss(models[ranks[k]], view.round)
                 except (ArithmeticError, ValueError, RuntimeError) as error:
+                    if is_out_of_memory(error):
+                        raise
                     # A network may check its numbers, and has just taken the own ones.
                     self.refuse(ranks[k], view, PayloadError(f"own samples cannot test it: {error}"))
                     continue

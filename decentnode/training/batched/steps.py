@@ -23,7 +23,6 @@ from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
 from decentnode.training.settings import TrainingSettings
-from decentnode.training.tasks.base import Task
 from decentnode.training.training import CLIP_EPSILON, Training
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -113,7 +112,7 @@ class BatchedSteps:
                 part.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
         self._parts = Parts(settings.objective(together, channels_last=False))
         self._losses = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
-        each = type(self._alone.task).count is Task.count and samples.weights is None
+        each = self._alone.counts_each(samples)
         self.takes_indices = each and not samples.is_ragged and not settings.augmentation
         """Whether minibatches are given as indices: each sample has one loss, and all have one shape."""
         self._names = [f"network.{entry.name}" for entry in layout.entries]
