@@ -43,7 +43,7 @@ class NodeRecords:
     """The records of one node, by round, as far as other files tell the same."""
 
     path: Path
-    """The file of its last record."""
+    """A file with records of it."""
     losses: dict[int, float | None] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
     """Bytes sent in the round."""
