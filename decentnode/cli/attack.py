@@ -34,6 +34,8 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
             with reading_only():
                 load(config)
         except ConfigError as error:
+            if not code_folders(run):
+                raise
             raise BadInput(f"{first_line(error)}; to run that code, too: --with-its-code") from error
     experiment = Experiment.from_settings(load(config, overrides))
     attacks = passive(experiment)

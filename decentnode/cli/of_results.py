@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from decentnode.cli.words import RunPath, WithItsCode
-from decentnode.core.streams import print_lines
+from decentnode.core.streams import print_line, print_lines
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
 
@@ -27,7 +27,7 @@ def verify(run: RunPath) -> None:
         problems[MOST_PROBLEMS:] = [f"{run}: and {more} more"]
     if problems:
         raise BadInput(*problems)
-    print(f"{run}: all files belong together")
+    print_line(f"{run}: all files belong together")
 
 
 def plot(

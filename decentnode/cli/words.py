@@ -34,7 +34,7 @@ RunPath = Annotated[
 
 WithItsCode = Annotated[
     bool,
-    typer.Option("--with-its-code", help="Run the plug-ins that the run has copies of; whose are they?"),
+    typer.Option("--with-its-code", help="Run the copies of plug-ins in the run, if you trust who made it."),
 ]
 
 EXAMPLES = {

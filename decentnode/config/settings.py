@@ -343,9 +343,10 @@ class Settings:
         Limits of time and a modelled network do where virtual time decides who averages what: in asynchronous
         runs, and where nodes or links fail.
         """
+        if effect.changes == "models" or not effect.timing:
+            return effect.changes == "models"
         has_virtual_time = bool(self.communication.make().plan.simulation)
-        timed = has_virtual_time and (self.time_model.is_asynchronous or bool(self.faults))
-        return effect.changes == "models" or (effect.timing and timed)
+        return has_virtual_time and (self.time_model.is_asynchronous or bool(self.faults))
 
     @property
     def why_resume_differs(self) -> str | None:

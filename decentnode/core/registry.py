@@ -27,6 +27,8 @@ MOST_LETTERS = 220
 COPIES = "code"
 """The folder of a run with copies of its plug-ins' files, in a folder for each version."""
 _only_reads = ContextVar("only_reads", default=False)
+_preferred: list[Path] = []
+"""Folders whose modules come before all others of the same name (`import_from`)."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -258,11 +260,12 @@ def class_named(module_name: str, path: str) -> object:
 
 def import_from(*folders: Path, first: bool = False) -> None:
     """Makes modules in these folders importable, after all installed ones, or before them if `first`."""
-    for folder in map(str, folders):
+    for folder in folders:
         if first:
-            sys.path.insert(0, folder)
-        elif folder not in sys.path:
-            sys.path.append(folder)
+            sys.path.insert(0, str(folder))
+            _preferred.insert(0, folder)
+        elif str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def _files_for(folder: Path, module_name: str) -> tuple[Path, Path]:
@@ -273,15 +276,22 @@ def _files_for(folder: Path, module_name: str) -> tuple[Path, Path]:
 
 def _refuse_shadowed(path: str, folders: Iterable[Path]) -> None:
     """Raises UnknownPlugin where Python has imported another module than that in the first of the folders."""
-    module_name = path.partition(":")[0].partition(".")[0]
-    own = next((f for folder in folders for f in _files_for(folder, module_name) if f.is_file()), None)
-    imported = getattr(sys.modules.get(module_name), "__file__", None)
-    if own is None or (imported and Path(imported).read_bytes() == own.read_bytes()):
-        return
-    raise UnknownPlugin(
-        f"'{path}': {own} is not what Python imports by that name, but {imported or 'a module of its own'}; "
-        "give the file another name"
-    )
+    module_name = path.partition(":")[0]
+    places = [*(folder for folder in _preferred if str(folder) in sys.path), *folders]
+    # Packages of the same name often begin with the same empty file, so the module itself is compared, too.
+    for name in dict.fromkeys((module_name.partition(".")[0], module_name)):
+        own = next((f for place in places for f in _files_for(place, name) if f.is_file()), None)
+        imported = getattr(sys.modules.get(name), "__file__", None)
+        if own is not None and not (imported and _is_copy(Path(imported), own)):
+            raise UnknownPlugin(
+                f"'{path}': {own} is not what Python imports by that name, but "
+                f"{imported or 'a module of its own'}; give the file another name"
+            )
+
+
+def _is_copy(file: Path, other_file: Path) -> bool:
+    """Whether two files have the same content; one in an archive counts as another."""
+    return file.is_file() and file.read_bytes() == other_file.read_bytes()
 
 
 GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph", endings=("topology",))

@@ -182,8 +182,8 @@ class Timeouts:
     def stuck_process(
         self, longest: float = 0.0, starts: bool = False, evaluates: bool = False, saved_bytes: int = 0
     ) -> float:
-        """A process without a mark, until it is reported; `longest` is its longest silence so far, and a
-        slow disk writes the `saved_bytes` of all nodes of its machine.
+        """A process without a mark, until it is reported; `longest`: its longest silence so far;
+        `saved_bytes`: what all nodes of its machine save.
         """
         return (
             max(self.deadline, 5 * longest)

@@ -111,7 +111,8 @@ def built_network(run_dir: Path, seed: int, precision: Precision, with_its_code:
             plugin = load_plugin(run_dir / "config.yaml", "model", MODELS)
         model: Model = replace(plugin.make(), pretrained=None)
     except BadInput as error:
-        code = "" if with_its_code else ", or run its code: with_its_code=True (--with-its-code)"
+        has_code = not with_its_code and code_folders(run_dir)
+        code = ", or run its code: with_its_code=True (--with-its-code)" if has_code else ""
         instead = "give a module of the same architecture: mean_model(network=...)"
         raise BadInput(f"{first_line(error)}; to do without it, {instead}{code}") from error
     zeros = tuple(

@@ -247,10 +247,12 @@ class FairLinks:
         join them.
         """
         is_full, links_of = self._is_full, self._links
-        rows = dict.fromkeys(self._new)
+        # A message may have been withdrawn at the time at which it began to flow.
+        new = [row for row in self._new if self._active[row]]
+        rows = dict.fromkeys(new)
         shared: dict[int, None] = {}
         todo = [link for link in self._changed if is_full[link]]
-        todo += [link for row in self._new for link in links_of[row].tolist() if is_full[link]]
+        todo += [link for row in new for link in links_of[row].tolist() if is_full[link]]
         most = np.count_nonzero(self._active) // 8
         while True:
             while todo and len(rows) <= most:

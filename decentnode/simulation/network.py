@@ -144,7 +144,8 @@ class Network:
         self._link_free.pop((flow.source, flow.target), None)
         left = flow.left(now)
         if self.model == "fair":
-            left = self._fair.withdraw(loop, now, flow)
+            # Its bits are those of all transmissions, and what is left is sent, and may be lost, once more.
+            left = self._fair.withdraw(loop, now, flow) / flow.transmissions
         elif self.model == "queue":
             for end in (flow.source, flow.target):
                 self._uplink_servers[end].withdraw(loop, now, flow)

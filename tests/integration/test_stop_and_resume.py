@@ -227,6 +227,11 @@ DAMAGES = {
         lambda run: shutil.copytree(run / "checkpoints/00001", run / "checkpoints/00002", dirs_exist_ok=True),
         "is of rank 1, round 74", "is of rank 1, round 99",
     ),
+    "a summary of another form": (
+        lambda run: edit(run / "summary.json", '"rounds": [0-9]+', '"rounds": "all"'), "json: not .*'rounds'"
+    ),
+    # Nothing is wrong with that.
+    "an earlier folder of checkpoints": (lambda run: (run / "checkpoints/00001.old").mkdir(),),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from decentnode.config import loader as config
+from decentnode.core import registry
 from decentnode.errors import BadInput, ConfigError
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.node import plugin_sources
@@ -164,6 +165,31 @@ def test_a_file_with_the_name_of_another_module_is_refused_with_both(tmp_path, m
         f"command line: model: '{name}:Net': {own} is not what Python imports by that name, but {imported}; "
         "give the file another name"
     )
+
+
+def test_another_package_is_refused_though_both_begin_with_an_empty_file(tmp_path, monkeypatch):
+    for folder in ("installed", "own"):
+        package = tmp_path / folder / "package_of_two"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "net.py").write_text(f"{OWN_MODEL}\n# {folder}")
+    monkeypatch.chdir(tmp_path / "own")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "installed"), *sys.path])
+    with pytest.raises(ConfigError, match=r"own/package_of_two/net.py is not what Python imports by that na"):
+        config.load("quickstart", ["model=package_of_two.net:Net"])
+
+
+def test_the_copy_in_a_run_is_taken_although_the_file_here_was_edited(tmp_path, monkeypatch):
+    copy = tmp_path / "run" / "code" / ("ab" * 6)
+    copy.mkdir(parents=True)
+    (copy / "edited_net.py").write_text(OWN_MODEL)
+    (tmp_path / "edited_net.py").write_text(f"{OWN_MODEL}\n# edited")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_preferred", [])
+    registry.import_from(copy, first=True)
+    made = config.load("quickstart", ["model=edited_net:Net"]).model.cls
+    assert sys.modules[made.__module__].__file__ == str(copy / "edited_net.py")
 
 
 def test_a_copy_of_a_plugin_in_the_run_is_named_and_taken_when_asked(tmp_path, monkeypatch):

@@ -210,6 +210,32 @@ def test_a_link_that_goes_down_is_left_to_others(model):
         assert came["rest"] - begin / SECOND == pytest.approx(0.1 + 8 * lefts[0] / 1e6, abs=1e-6)
 
 
+def test_messages_that_wait_for_each_other_are_withdrawn_together():
+    """One that begins to flow because the one before it is withdrawn, and is so at the same time, is gone."""
+    nodes = 40
+    links, events, came = network(nodes, 1e6, 1e6, 0.1, "fair"), Events(), []
+    flows = [links.send(events, 0, 0, 1, 125_000, partial(came.append, "dropped")) for _ in range(2)]
+    for rank in range(2, nodes):
+        links.send(events, 0, rank, (rank + 1) % nodes or 2, 125_000, partial(came.append, rank))
+
+    def cut() -> None:
+        for flow in flows:
+            links.withdraw(events, events.now, flow)
+
+    events.call_at_nanosecond(SECOND // 2, cut)
+    events.run()
+    assert sorted(came) == [*range(2, nodes)]
+
+
+def test_what_is_left_of_a_message_is_never_more_than_the_message():
+    """However often its transmissions are lost, with each model."""
+    for model in MODELS:
+        links, events, size = network(2, 1e6, 1e6, 0.1, model, loss=0.9), Events(), 125_000
+        flow = links.send(events, 0, 0, 1, size, lambda: None)
+        assert flow.transmissions > 1
+        assert links.withdraw(events, 0, flow) == size
+
+
 def test_more_flows_than_fair_computes_are_refused():
     links, events = network(130, up=1e6, latency=1.0, model="fair"), Events()
     for source, target in itertools.permutations(range(130), 2):

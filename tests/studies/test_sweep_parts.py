@@ -143,6 +143,21 @@ def test_names_places_and_ports_are_no_settings_of_a_run(study):
     assert difference(settings, replace(settings, seed=8)) == "seed was 0, not 8"
 
 
+def test_limits_of_time_are_settings_of_a_run_where_virtual_time_decides_by_them():
+    virtual = ["communication=simulated", "training.pace={step_seconds: 0.05}"]
+    for options, matters in (
+        (["faults=[crash]"], False),
+        (virtual, False),
+        ([*virtual, "faults=[{name: crash, at: 1}]"], True),
+    ):
+        short, long = (
+            config.load("quickstart", [*options, f"failures.grace={seconds}"]) for seconds in (1, 9)
+        )
+        graph = short.graph.make()
+        assert (fingerprint(short, graph) != fingerprint(long, graph)) is matters
+        assert difference(short, long) == ("failures.grace was 1.0, not 9.0" if matters else "")
+
+
 def test_the_plan_shows_what_is_done_and_what_the_rest_will_take(study):
     first, second = planned_runs(study)
     done, new = make(first), RunDirectory(second)

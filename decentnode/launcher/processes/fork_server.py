@@ -124,8 +124,11 @@ def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_ma
     try:
         Path(fork_context.socket_dir).mkdir(0o700)
         # Open until the last process of the run has ended, because all inherit it.
-        held = os.open(f"{fork_context.socket_dir}/{HELD}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        path = f"{fork_context.socket_dir}/{HELD}"
+        held = os.open(f"{path}.new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(held, fcntl.LOCK_EX)
+        # Only now: a launcher that starts at this moment removes a directory whose file nobody holds.
+        os.rename(f"{path}.new", path)  # noqa: PTH104
         os.write(is_made, b"y")
         os.close(is_made)
         # Before any child is forked: a reading end in a child would hide the death of the launcher.

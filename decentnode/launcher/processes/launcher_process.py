@@ -80,8 +80,11 @@ class LauncherProcess:
         """Readable when the process has ended."""
 
     def stop(self, signum: int) -> None:
-        """Passes a signal on: the first one stops the run gracefully, a second one kills its nodes."""
-        with contextlib.suppress(ProcessLookupError):
+        """Passes a signal on: the first one stops the run gracefully, a later request kills its nodes.
+
+        Does nothing after the end; a handler of signals may still call it then.
+        """
+        with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self.fd, signum)
 
     def kill(self) -> None:

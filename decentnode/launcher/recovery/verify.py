@@ -28,6 +28,7 @@ from decentnode.results.reader import (
     read_evaluations,
     read_events,
     read_object,
+    read_value,
 )
 from decentnode.results.records import read_records, record_files
 from decentnode.results.run import RUNNING, Run
@@ -43,7 +44,7 @@ class NodeRecords:
     """The records of one node, by round, as far as other files tell the same."""
 
     path: Path
-    """The file of its last record."""
+    """A file with records of it."""
     losses: dict[int, float | None] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
     """Bytes sent in the round."""
@@ -243,7 +244,9 @@ def _problems(run_dir: Path, run_id: str) -> Iterator[str]:
     digests: dict[int, dict[int, str]] = {}
     """By round and rank, of the models in checkpoints."""
     settings = set()
-    for rank in sorted(int(folder.name) for folder in (run_dir / checkpoint.FOLDER).glob("[0-9]*")):
+    names = (folder.name for folder in (run_dir / checkpoint.FOLDER).glob("[0-9]*"))
+    # Somebody may have kept a copy of a folder beside it.
+    for rank in sorted(int(name) for name in names if name.isdecimal()):
         for round in checkpoint.rounds(run_dir / checkpoint.FOLDER, rank):
             try:
                 saved = records.read_checkpoint(rank, round, run_id)
@@ -275,9 +278,8 @@ def _of_summary(
         if row is not None and summary.get(name) != getattr(row, name):
             yield f"{path}: has another {name} than the last line of evaluations.jsonl"
     nodes, finished = summary.get("nodes"), summary.get("finished_nodes")
-    target: dict[str, Any] = summary.get("target") or {}
-    ended = target.get("last_round")
-    last = summary.get("rounds", 0) - 1 if ended is None else ended
+    ended = _option(summary, "target", "last_round")
+    last = ended if isinstance(ended, int) else read_value(path, "rounds", int) - 1
     if finished != nodes:
         return
     for rank, node in records.nodes.items():

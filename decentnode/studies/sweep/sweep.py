@@ -80,7 +80,7 @@ class Sweep:
         return self._conclude()
 
     def _stop(self, signum: int, _: FrameType | None) -> None:
-        """Passes the signal on: the first one stops the runs gracefully, a second one kills them."""
+        """Passes the signal on: the first one stops the runs gracefully, a later request kills them."""
         self._signal = self._signal or signal.Signals(signum)
         for forked, _directory in self._running.values():
             forked.stop(signum)
