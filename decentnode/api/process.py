@@ -133,10 +133,17 @@ def _forked(work: Callable[[], int]) -> Iterator[LauncherProcess]:
 
     def fork() -> None:
         try:
-            with warnings.catch_warnings():
+            with contextlib.ExitStack() as filters:
+                filters.enter_context(warnings.catch_warnings())
                 # Python 3.12 warns of every fork beside other threads.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                made.set_result(LauncherProcess(work))
+
+                def begin() -> int:
+                    # In the child, which has the filters of the caller.
+                    filters.close()
+                    return work()
+
+                made.set_result(LauncherProcess(begin))
         except BaseException as error:
             made.set_exception(error)
         # The kernel kills the process when the thread that forked it ends.

@@ -227,6 +227,9 @@ DAMAGES = {
         lambda run: shutil.copytree(run / "checkpoints/00001", run / "checkpoints/00002", dirs_exist_ok=True),
         "is of rank 1, round 74", "is of rank 1, round 99",
     ),
+    "no checkpoints": (
+        lambda run: shutil.rmtree(run / "checkpoints"), "has none of the checkpoints that summary.json counts"
+    ),
     "a summary of another form": (
         lambda run: edit(run / "summary.json", '"rounds": [0-9]+', '"rounds": "all"'), "json: not .*'rounds'"
     ),

@@ -277,6 +277,8 @@ def _of_summary(
     for name in ("consensus_distance", "average_model"):
         if row is not None and summary.get(name) != getattr(row, name):
             yield f"{path}: has another {name} than the last line of evaluations.jsonl"
+    if summary.get("checkpoint_bytes") and not digests:
+        yield f"{run_dir / checkpoint.FOLDER}: has none of the checkpoints that summary.json counts"
     nodes, finished = summary.get("nodes"), summary.get("finished_nodes")
     ended = _option(summary, "target", "last_round")
     last = ended if isinstance(ended, int) else read_value(path, "rounds", int) - 1
