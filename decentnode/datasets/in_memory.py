@@ -72,6 +72,11 @@ def in_memory(value: Any) -> InMemory:
         return InMemory(loaded=LoadedDataset(train, test, _classes(labels), shape))
     _check_labels(train[1], test[1])
     classes = _classes([train[1], test[1]])
+    if (train[0].dtype == torch.uint8) != (test[0].dtype == torch.uint8):
+        kinds = f"{str(train[0].dtype)[6:]}, the test inputs {str(test[0].dtype)[6:]}"
+        raise DatasetError.at(
+            "dataset", f"the training inputs are {kinds}, so they have other units; prepare both in one way"
+        )
     if train[0].dtype == torch.uint8 and train[0].dim() in (3, 4):
         images = [
             (inputs.unsqueeze(1) if inputs.dim() == 3 else inputs, labels) for inputs, labels in (train, test)
@@ -174,8 +179,15 @@ def _row(part: Any, index: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any) -> Tensor:
+    if np.ma.is_masked(values):
+        raise DatasetError.at("dataset", "an array has masked values; fill them: array.filled(...)")
     try:
-        tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+        if isinstance(values, Tensor):
+            tensor = values.detach().cpu()
+        else:
+            array = np.array(values)
+            # Files of other machines (FITS, IDX) have other byte orders.
+            tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError, RuntimeError) as error:
         try:
             # Lists of unequal length are no array at all.

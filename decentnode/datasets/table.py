@@ -23,8 +23,15 @@ NPZ = ".npz"
 PARQUET = (".parquet", ".pq")
 UNNAMED = re.compile(r"|unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+", re.IGNORECASE)
 """Names of a column that has none: those that pandas and R write and read for the index of the rows."""
-KEY = re.compile(r"(?i:index|idx|row|row[ _]?(number|names?)|(\w+[ _])?(row)?ids?)|\w*[a-z]I[dD]")
+NUMBER = r"(no|nr|num|number|code|key|index)\.?"
+ROW = "sample|case|row|record|serial|patient|subject|instance|entry|obs|observation"
+KEY = re.compile(
+    rf"(?i:index|idx|#|sl?\.? ?no\.?|{NUMBER}|row[ _]?names?|({ROW})([ _.]?(code[ _.])?{NUMBER})?"
+    r"|(\w+[ _])?(row)?ids?)|\w*[a-z]I[dD]"
+)
 """Usual names of a column that tells rows apart."""
+SEPARATOR = re.compile(r"[;\t|]")
+"""What separates columns in files that are no CSV."""
 SAMPLE_FEATURES = 8
 
 Array = NDArray[Any]
@@ -111,7 +118,11 @@ class TableFile(Dataset):
         if name not in table:
             known = f"{guess(name, list(table))} (columns: {', '.join(table)})"
             raise DatasetError.at(f"dataset.{option}", f"{path} has no column {name!r}{known}")
-        return table[name]
+        column = table[name]
+        missing = (row for row, value in enumerate(column, 1) if value is None)
+        if column.dtype == object and (row := next(missing, 0)):
+            raise DatasetError.at("dataset.path", f"{path}: column {name!r} has no value in row {row}")
+        return column
 
     def _names(self, path: Path, table: ByName) -> Sequence[str]:
         """The columns of the features."""
@@ -184,7 +195,8 @@ def loaded(
     # Of one type: what is not exact in 32 bits has 64 until it is normalized.
     wide = np.result_type(*features)
     mean, std = features[0].mean(0, dtype=np.float64), features[0].std(0, dtype=np.float64)
-    std[std == 0] = 1
+    # Rounding gives a column of one number a mean beside it, and a deviation that is not 0.
+    std[(std == 0) | (features[0] == features[0][:1]).all(0)] = 1
     center, scale = (torch.from_numpy(np.asarray(of, dtype=wide)) for of in (mean, std))
     train, test = (
         Samples(
@@ -247,7 +259,12 @@ def _is_index(name: str, column: Array) -> bool:
     if (np.floor(column) != column).any():
         return False
     # After a split, some numbers are elsewhere; where tables were joined, some are there twice.
-    return bool(UNNAMED.fullmatch(name) or (KEY.fullmatch(name) and len(np.unique(column)) == len(column)))
+    if UNNAMED.fullmatch(name):
+        return True
+    distinct = len(np.unique(column)) == len(column)
+    # R reads the column without a name as X, which may be a coordinate as well.
+    has_gaps = np.ptp(column) + 1 != len(column)
+    return distinct and bool(KEY.fullmatch(name) or (name == "X" and not has_gaps))
 
 
 def _is_no_number(cell: tuple[int, Any]) -> bool:
@@ -281,6 +298,13 @@ def numbered(columns: Sequence[Array], name: str) -> tuple[list[Array], int]:
                 "dataset.label", f"{name} has {defect}, which is no class; see dataset.predict"
             )
     labels, values = places(columns)
+    first = dict[str, str]()
+    for value in filter(lambda value: isinstance(value, str), values.tolist()):
+        if (other := first.setdefault(value.strip(), value)) != value:
+            raise DatasetError.at(
+                "dataset.label",
+                f"{name} has {other!r} and {value!r}, one class with other blanks; remove them",
+            )
     missing = np.setdiff1d(np.arange(len(values)), labels[0])
     if len(missing):
         raise DatasetError.at(
@@ -320,12 +344,20 @@ def _read_with_pyarrow(path: Path) -> ByName:
     if is_parquet:
         table = parquet.read_table(path, use_threads=False)
     else:
-        table = csv.read_csv(path, read_options=csv.ReadOptions(use_threads=False))
-    for name in table.column_names:
-        if table.column(name).null_count:
-            row = table.column(name).is_null().to_pylist().index(True) + 1
-            raise DatasetError.at("dataset.path", f"{path}: column {name!r} has no value in row {row}")
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+        # A text that is missing is none, as a number that is; quoted, "NA" is a text.
+        convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+        options = csv.ReadOptions(use_threads=False)
+        table = csv.read_csv(path, read_options=options, convert_options=convert)
+        names = table.column_names
+        if len(names) == 1 and (found := SEPARATOR.search(names[0])):
+            raise ValueError(f"its columns are separated by {found.group()!r}; write it with commas")
+    columns = {name: table.column(name) for name in table.column_names}
+    return {
+        name: np.array([*column.to_pylist(), None], dtype=object)[:-1]
+        if column.null_count
+        else column.to_numpy()
+        for name, column in columns.items()
+    }
 
 
 def check_pyarrow(name: str) -> None:

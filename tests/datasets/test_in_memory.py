@@ -224,3 +224,18 @@ def test_edges_of_networkx_that_mixing_would_not_follow_are_one_line():
         with pytest.raises(GraphError) as raised:
             from_networkx(graph)
         assert line in str(raised.value)
+
+
+def test_both_parts_have_one_unit_and_the_byte_order_of_a_file_is_none():
+    images, labels = torch.zeros(6, 8, 8, dtype=torch.uint8), torch.arange(6) % 2
+    for parts in ((images, images / 255), (images / 255, images)):
+        with pytest.raises(DatasetError, match="so they have other units; prepare both in one way"):
+            in_memory(tuple((part, labels) for part in parts))
+    rows = np.arange(12.0).reshape(6, 2)
+    swapped = rows.astype(">f4"), labels.numpy().astype(">i8")
+    loaded = in_memory((swapped, swapped)).load(0)
+    assert torch.equal(loaded.train.inputs, torch.from_numpy(rows).float())
+    assert torch.equal(loaded.train.labels, labels)
+    masked = np.ma.masked_greater(rows, 5)
+    with pytest.raises(DatasetError, match=r"an array has masked values; fill them: array.filled"):
+        in_memory(((masked, labels), (rows, labels)))

@@ -177,6 +177,12 @@ INDEX = np.arange(5)
         ("PassengerId", INDEX + 892),
         ("__index_level_0__", INDEX),
         ("row_id", INDEX),
+        ("#", INDEX + 1),
+        ("Serial No.", INDEX[[4, 0, 3, 1, 2]]),
+        ("Sample code number", INDEX * 17 + 61634),
+        ("No", INDEX + 1),
+        ("patient", INDEX),
+        ("X", INDEX[[4, 0, 3, 1, 2]] + 1),
     ],
 )
 def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, numbers):
@@ -195,12 +201,57 @@ def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, numbers):
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [("id", INDEX % 3), ("index", INDEX / 4), ("", INDEX / 4), ("bids", INDEX), ("humid", INDEX),
-     ("rank", INDEX), ("grid", INDEX)],
+     ("rank", INDEX), ("grid", INDEX), ("X", INDEX * 2), ("Number of rooms", INDEX)],
 )  # fmt: skip
 def test_a_column_with_other_numbers_or_names_is_a_feature(tmp_path, name, numbers):
     path = tmp_path / "rows.csv"
     write_table(path, {name: numbers, **ROWS})
     assert TableFile(path=path, label="kind", group="who").load(0).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1,dog\n2,\n3,cat", "dataset.path: {path}: column 'kind' has no value in row 2"),
+        ("1,dog\n2,cat\n3,NA", "dataset.path: {path}: column 'kind' has no value in row 3"),
+        ("1,dog\n2,cat\n3,dog ", "dataset.label: column 'kind' has 'dog' and 'dog ', one class with other "
+         "blanks; remove them"),
+    ],
+)  # fmt: skip
+def test_a_label_that_is_missing_or_has_blanks_is_no_class_of_its_own(tmp_path, rows, message):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a,kind\n{rows}\n")
+    assert message_of(TableFile(path=path, label="kind")) == message.format(path=path)
+    path.write_text('a,kind\n1,dog\n2,"NA"\n3,cat\n')
+    assert TableFile(path=path, label="kind").read(0).num_classes == 3
+
+
+def test_a_column_that_is_not_used_may_have_no_values(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,cabin,age,kind\n1,,,dog\n2,C85,3,cat\n4,,5,cat\n3,,6,dog\n")
+    make = partial(TableFile, path=path, label="kind", test_path=path)
+    assert make(features=("a",)).load(0).shape == (1,)
+    assert message_of(make(features=("a", "age"))) == (
+        f"dataset.path: {path}: column 'age' has no value in row 1"
+    )
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_than_commas_are_named(tmp_path, separator):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a{separator}label\n1{separator}2\n")
+    assert message_of(TableFile(path=path)) == (
+        f"dataset.path: {path}: cannot be read: its columns are separated by {separator!r}; "
+        "write it with commas"
+    )
+
+
+def test_a_column_of_one_number_has_no_deviation_whatever_its_mean_is_rounded_to(tmp_path):
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    write_table(train, {"a": np.full(10, 0.1), "b": np.arange(10.0), "label": np.arange(10) % 2})
+    write_table(test, {"a": np.full(2, 0.2), "b": np.arange(2.0), "label": np.arange(2)})
+    loaded = TableFile(path=train, test_path=test).load(0)
+    assert loaded.train.std[0] == 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
