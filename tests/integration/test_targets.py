@@ -29,8 +29,8 @@ def test_all_machines_end_after_the_same_round_and_count_as_finished(tmp_path):
     """Models are tested in the background, some of them on some samples: at the end all on all."""
     machines = "[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]"
     overrides = [
-        "graph={name: ring, nodes: 4}", f"mapping={{machines: {machines}, rendezvous_port: 31300}}",
-        "communication={name: zeromq, base_port: 31310}", "rounds=2000", "records.models={}",
+        "graph={name: ring, nodes: 4}", f"mapping={{machines: {machines}, rendezvous_port: 31940}}",
+        "communication={name: zeromq, base_port: 31950}", "rounds=2000", "records.models={}",
         "evaluation={every: 7, nodes: 3, samples: 200, background: 1, figures: false}",
         "evaluation.target.accuracy=0.9",
     ]  # fmt: skip
