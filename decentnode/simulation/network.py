@@ -94,7 +94,15 @@ class Network:
         if self.jitter:
             travel += self.random.exponential(self.jitter)
         transmissions = 1 if not self.loss else int(self.random.geometric(1.0 - self.loss))
-        flow = Flow(source, target, bits, limit, weight, deliver, transmissions)
+        flow = Flow(
+            source,
+            target,
+            bits=bits,
+            limit=limit,
+            weight=weight,
+            deliver=deliver,
+            transmissions=transmissions,
+        )
         if self.model == "fair":
             # What is lost has used its links, and is missed after a round trip.
             flow.bits *= transmissions

@@ -85,7 +85,7 @@ class Peers(dict[int, Peer]):
             self._transport.note_lost()
 
     def known(self, ranks: Iterable[int]) -> list[int]:
-        """Those of these ranks that this node has a record of; for any thread."""
+        """Returns the ranks, of those given, that this node has a record of; for any thread."""
         with self.lock:
             return [rank for rank in ranks if rank in self]
 
