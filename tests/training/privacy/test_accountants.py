@@ -9,10 +9,12 @@ from decentnode.training.privacy.accountants import (
     ACCOUNTANTS,
     MOST_LOSSES,
     ORDERS,
+    WHOLE_ORDERS,
     WIDEST_INTERVAL,
     Spending,
     _largest_loss,
     _losses_of_step,
+    accounting,
     loss_interval,
 )
 
@@ -31,8 +33,7 @@ HARD = [  # small rates, much noise, many steps, little noise
 
 
 def by_whole_orders(history, convert):
-    curve = zip(RDP.curve(history), ORDERS, strict=True)
-    return min(convert(divergence, order) for divergence, order in curve if order == int(order))
+    return min(convert(RDP.divergence(history, order), order) for order in WHOLE_ORDERS)
 
 
 def classic(divergence, order):
@@ -53,6 +54,19 @@ def exact_delta(epsilon, noise):
 
     half = 1 / (2 * noise)
     return below(half - epsilon * noise) - math.exp(epsilon) * below(-half - epsilon * noise)
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-3, 0.05, 0.5, 0.9])
+@pytest.mark.parametrize("noise", [0.3, 0.8, 1.5, 8.0, 200.0])
+def test_the_search_finds_the_least_of_all_orders(rate, noise):
+    """Also where series of low orders do not converge, and where the least is the first or the last order."""
+    library = accounting()
+    for steps in (1, 1000, 20_000):
+        history = [Spending(rate, noise, steps)]
+        divergences = [RDP.divergence(history, order) for order in ORDERS]
+        for delta in (1e-9, DELTA, 1e-3):
+            expected, _ = library.rdp.compute_epsilon(ORDERS, divergences, delta)
+            assert RDP.of(history, delta) == expected
 
 
 @pytest.mark.parametrize("spending", PUBLISHED)
