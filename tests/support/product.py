@@ -47,19 +47,31 @@ TIME_MODELS = {
 }
 """What each changes in the settings."""
 OVERLAPPED = ("ring", "exponential", "one_peer_exponential", "epidemic_local", "partial_participation")
-"""Graphs that are walked overlapped, too: one of each kind. `eval/graphs/product.py` walks all."""
-TWINS = (
-    "binary_tree", "chain", "d_cliques", "empty", "erdos_renyi", "file", "grid", "hypercube", "similarity",
-    "small_world", "torus",
-    "alternating_ring", "base_k_plus_one", "contact_trace", "matcha", "mobility", "one_peer_hypercube",
-    "peer_sampler", "random_matching",
-    "alternating_exponential_ring", "availability_trace", "equi_topo",
-)  # fmt: skip
-"""Walked with `--all`: to a scheme they are like others. The first lines are undirected graphs of peers,
-like `ring`, `star` and `regular`; the next ones change, like `epidemic_oracle` and `from_files`. In the last
-line are directed ones and one with rests, like `one_peer_exponential` and `churn`."""
+"""Graphs that are walked overlapped, too. `eval/graphs/product.py` walks all."""
+KINDS = {
+    "peers": (
+        "regular", "star", "fully_connected", "binary_tree", "chain", "d_cliques", "empty", "erdos_renyi",
+        "file", "grid", "hypercube", "similarity", "small_world", "torus",
+    ),
+    "changing": (
+        "epidemic_oracle", "from_files", "by_rounds", "flipper", "alternating_ring", "base_k_plus_one",
+        "contact_trace", "matcha", "mobility", "one_peer_hypercube", "peer_sampler", "random_matching",
+    ),
+    "directed": (
+        "exponential", "one_peer_exponential", "epidemic_local", "alternating_exponential_ring",
+        "equi_topo", "teleport",
+    ),
+    "with rests": ("churn", "partial_participation", "availability_trace", "token_walk"),
+    "in parts": ("mosaic", "relayed"),
+    "with servers": (
+        "federated", "federated with clients by turns", "hierarchical", "hierarchical with servers",
+    ),
+}  # fmt: skip
+"""Graphs that are alike to most schemes, of which each is walked on one. `eval/graphs/product.py` walks all."""
+MATCHES = (("levels with servers", "hierarchical with servers"),)
+"""A scheme and a graph that need each other."""
 OF_ALL = "ring"
-"""The graph on which schemes are walked under time models that they refuse on every graph."""
+"""The graph on which all schemes are walked, also under time models that they refuse on every graph."""
 DEFERRED = {"beer_per_edge"}
 """Schemes that move a model in a round by what arrived in the round before, with the weights of that."""
 MEAN_MOVES = 2e-3
@@ -167,6 +179,13 @@ SCHEME_OPTIONS: dict[str, dict] = {
 def graph_cases():
     """The ids of all graphs with options."""
     return sorted({*GRAPHS.classes(), *GRAPH_OPTIONS})
+
+
+def places(kind):
+    """Pairs of each scheme and a graph of a kind, one after the other by turns."""
+    graphs = KINDS.get(kind, (kind,))
+    by_turns = [(scheme, graphs[i % len(graphs)]) for i, scheme in enumerate(scheme_cases())]
+    return by_turns + [(scheme, graph) for scheme, graph in MATCHES if graph in graphs]
 
 
 def graph_section(case, folder, nodes=NODES):
