@@ -26,6 +26,8 @@ torch.set_num_threads(1)
 # A shell makes background jobs ignore Ctrl-C, which runs then ignore, too; some tests stop runs by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.support.forked_workers"]
+
 SLOW = (
     "tests/integration/",
     *(
@@ -64,8 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         settings.load_profile("quick")
-    # Before xdist starts its workers, which inherit the variable: one process with torch serves them all.
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    # Workers inherit the variable: one process with torch serves them all.
+    if config.getoption("workers"):
         os.environ[SHARED] = str(Spawner.of_this_process().folder)
 
 

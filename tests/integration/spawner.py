@@ -36,6 +36,9 @@ CLONE_NEWNET = 0x40000000
 class Command:
     """A forked command, used as a Popen is."""
 
+    processor_seconds = 0.0
+    """Of all that have ended and were waited for here."""
+
     def __init__(self, pid: int, status: int) -> None:
         """`status`: a pipe through which the exit code comes."""
         self.pid = pid
@@ -46,7 +49,9 @@ class Command:
         if self.returncode is None:
             if not ready([self._status], seconds=timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            self.returncode = int(os.read(self._status, MOST_BYTES) or -signal.SIGKILL)
+            code, seconds = (os.read(self._status, MOST_BYTES) or b"-9 0").split()
+            self.returncode = int(code)
+            Command.processor_seconds += float(seconds)
             os.close(self._status)
         return self.returncode
 
@@ -221,9 +226,10 @@ def enter(namespace: str) -> None:
 
 
 def report_end(pid: int, status: int) -> None:
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    _, ended, usage = os.wait4(pid, 0)
+    answer = f"{os.waitstatus_to_exitcode(ended)} {usage.ru_utime + usage.ru_stime}"
     with contextlib.suppress(BrokenPipeError):
-        os.write(status, str(code).encode())
+        os.write(status, answer.encode())
     os.close(status)
 
 

@@ -154,7 +154,7 @@ def free_ports(count: int) -> int:
 
     Each worker has a range of its own: between the look and the use another one could take them.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    worker = int(os.environ.get("DECENTNODE_TESTS_WORKER", "0"))
     begin = 20000 + worker % 4 * 2300
     for first in range(begin + os.getpid() % 1500, begin + 2300, count):
         with ExitStack() as probes:
