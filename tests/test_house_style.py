@@ -552,11 +552,6 @@ def test_ruff_would_format_nothing():
     check("ruff", "format", "--check", "--quiet", ".")
 
 
-@pytest.mark.slow
-def test_every_function_and_field_is_typed():
-    check("mypy")
-
-
 # The scripts.
 
 

@@ -1,4 +1,4 @@
-"""Every scheme on every kind of graph under every time model runs to its end, or is refused before the start."""
+"""Every scheme on every kind of graph runs to its end under all time models, or is refused before."""
 
 import pytest
 

@@ -2,7 +2,7 @@
 
 Each worker takes a portion at a time: the tests of a file, in their order. So the fixtures of a module are
 made once, and no two tests of a file run at the same time. A worker that dies fails the test that it was
-running; another one takes what is left of its portion. `--costs` prints what the tests of each file cost.
+running; another one takes what is left of its portion. `--costs files` prints what the tests of each file cost.
 """
 
 import itertools
@@ -27,10 +27,8 @@ ENDING_SECONDS = 20.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--workers", type=int, default=0, help="processes that share the tests; 0: this one alone"
-    )
-    parser.addoption("--costs", action="store_true", help="with --workers: print the seconds of each file")
+    parser.addoption("--workers", type=int, default=0, help="processes that share the tests")
+    parser.addoption("--costs", choices=("files", "tests"), help="with --workers: print what each took")
 
 
 @dataclass
@@ -46,22 +44,24 @@ class Worker:
 
 
 class Costs:
-    """Seconds of each file: on the clock, and of processors, those of the processes that it started, too."""
+    """Seconds of each file or test: of processors, with the processes that it started, and on the clock."""
 
-    def __init__(self) -> None:
-        self._clock: Counter[Path] = Counter()
-        self._processor: Counter[Path] = Counter()
+    def __init__(self, of: str) -> None:
+        self._of = of
+        self._clock: Counter[str] = Counter()
+        self._processor: Counter[str] = Counter()
 
-    def add(self, path: Path, clock: float, processor: float) -> None:
-        self._clock[path] += clock
-        self._processor[path] += processor
+    def add(self, item: pytest.Item, processor: float, clock: float) -> None:
+        name = item.nodeid.split("[" if self._of == "tests" else "::")[0]
+        self._processor[name] += processor
+        self._clock[name] += clock
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section("seconds of the files: processor, clock")
-        rows = [(self._processor.total(), self._clock.total(), "in all")]
-        rows += [(seconds, self._clock[path], str(path)) for path, seconds in self._processor.most_common()]
-        for processor, clock, name in rows:
-            terminalreporter.write_line(f"{processor:8.1f}{clock:8.1f}  {os.path.relpath(name)}")
+        terminalreporter.section("seconds of a processor, on the clock")
+        rows = [("all", self._processor.total(), self._clock.total())]
+        rows += [(name, seconds, self._clock[name]) for name, seconds in self._processor.most_common()]
+        for name, processor, clock in rows:
+            terminalreporter.write_line(f"{processor:8.1f}{clock:8.1f}  {name}")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,7 +69,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     options = session.config.option
     if not options.workers or options.collectonly or options.usepdb or session.testsfailed:
         return None
-    costs = Costs()
+    costs = Costs(options.costs)
     if options.costs:
         session.config.pluginmanager.register(costs)
     share(session, options.workers, costs)
@@ -109,7 +109,7 @@ def share(session: pytest.Session, count: int, costs: Costs) -> None:
                     hook.pytest_runtest_logreport(report=report)
                 else:
                     item = items[worker.unfinished.popleft()]
-                    costs.add(item.path, *content)
+                    costs.add(item, *content)
                     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
@@ -171,12 +171,12 @@ def work(session: pytest.Session, connection: Connection, number: int) -> None:
     capturing.stop_global_capturing()
     capturing.start_global_capturing()
     capturing.suspend_global_capture()
-    config.get_terminal_writer()._file = Path(os.devnull).open("w")
+    config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: PTH123, SIM115
     config.pluginmanager.register(Reports(config, connection))
     for item, following in itertools.pairwise(itertools.chain(taken(session.items, connection), [None])):
         clock, processor = time.perf_counter(), processor_seconds()
         hook.pytest_runtest_protocol(item=item, nextitem=following)
-        connection.send(("end", (time.perf_counter() - clock, processor_seconds() - processor)))
+        connection.send(("end", (processor_seconds() - processor, time.perf_counter() - clock)))
 
 
 def taken(items: list[pytest.Item], connection: Connection) -> Iterator[pytest.Item]:

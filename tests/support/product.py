@@ -67,7 +67,7 @@ KINDS = {
         "federated", "federated with clients by turns", "hierarchical", "hierarchical with servers",
     ),
 }  # fmt: skip
-"""Graphs that are alike to most schemes, of which each is walked on one. `eval/graphs/product.py` walks all."""
+"""Graphs that are alike to most schemes: each is walked on one. `eval/graphs/product.py` walks all."""
 MATCHES = (("levels with servers", "hierarchical with servers"),)
 """A scheme and a graph that need each other."""
 OF_ALL = "ring"

@@ -117,11 +117,11 @@ class RdpAccountant(Accountant):
 
         best = _lowest(WHOLE_ORDERS, at)
         between = [order for order in ORDERS if best - 1 < order < best + 1]
-        # So little may be spent that the lowest orders show that it is nothing; a series may not converge.
+        # Where next to nothing is spent, the lowest orders show that it is nothing.
         return min(map(at, (ORDERS[0], WHOLE_ORDERS[0], best, _lowest(between, at))))
 
     def divergence(self, history: History, order: float) -> float:
-        """Returns the Renyi divergence of all steps at an order; infinite where the series does not converge."""
+        """Returns the Renyi divergence of all steps at an order; infinite where a series diverges."""
         return sum(
             spending.steps * _divergence_of_step(spending.rate, spending.noise, order) for spending in history
         )
@@ -215,7 +215,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _lowest(orders: Sequence[float], value: Callable[[float], float]) -> float:
-    """Returns the order with the least value, where the values fall and then rise; the first may be infinite."""
+    """Returns the order with the least value. Values fall and then rise; the first may be infinite."""
     low, high = 0, len(orders) - 1
     while low < high:
         middle = (low + high) // 2
