@@ -32,11 +32,13 @@ from decentnode.errors import STOPPED_BY, BadInput, ConfigError, RunFailed
 from decentnode.node import child_answers
 from decentnode.results.reader import read_object
 from decentnode.sharing import Gossip
+from tests.integration.spawner import Spawner
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
 QUIET = {"every": 0, "figures": False}
+FOUR_PROCESSES = {"name": "zeromq", "nodes_per_process": 4}
 
 
 class Boosted(Gossip):
@@ -353,7 +355,7 @@ def test_a_signal_that_ends_the_caller_stops_the_run_first(tmp_path, monkeypatch
 
 def test_a_process_that_has_used_cuda_starts_a_new_one(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    small = {"rounds": 2, "evaluation": QUIET}
+    small = {"rounds": 2, "evaluation": QUIET, "communication": FOUR_PROCESSES}
     before = decentnode.run(QUICKSTART, progress=False, **small)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert decentnode.run(QUICKSTART, **small).summary["model_hash"] == before.summary["model_hash"]
@@ -380,7 +382,7 @@ def test_a_notebook_has_a_bar_and_all_nodes_in_one_process(tmp_path, monkeypatch
     assert 'value="2" max="2"' in shown[-1]
     assert "2 of 2 rounds" in shown[-1]
     assert "16 nodes in 1 process" in capfd.readouterr().out
-    chosen = decentnode.run(QUICKSTART, rounds=2, evaluation=QUIET, communication="zeromq")
+    chosen = decentnode.run(QUICKSTART, rounds=2, evaluation=QUIET, communication=FOUR_PROCESSES)
     assert chosen.settings["communication"]["name"] == "zeromq"
     assert chosen.summary["model_hash"] == run.summary["model_hash"]
 
@@ -416,6 +418,18 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
     assert study.runs[0].directory == run.directory and len(study.runs) == 1
 
 
+def run_script(folder, content):
+    """Runs a script in a folder, in a process that has torch in memory; it must succeed."""
+    (folder / "script.py").write_text(content)
+    words = [Spawner.of_this_process().python(), "script.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_a_script_keeps_its_random_numbers_and_its_model(tmp_path):
     script = """
 import random
@@ -431,9 +445,7 @@ try:
 except decentnode.errors.ConfigError as error:
     print(error)
 """
-    words = [sys.executable, "-c", script]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_script(tmp_path, script)
     first, second = done.stdout.splitlines()
     assert first == "0.8444218515250481 Sequential"
     assert second.startswith("arguments: sharing: the function <lambda> makes no sharing: TypeError: ")
@@ -444,11 +456,6 @@ def test_the_page_runs(tmp_path, monkeypatch):
     """The code of docs/python.md, with fewer rounds."""
     monkeypatch.chdir(tmp_path)
     first, _, own = blocks("docs/python.md", "python")
-    (tmp_path / "page.py").write_text(
-        f"{first}{own}".replace("rounds=20", "rounds=2, evaluation={'every': 1}")
-    )
-    words = [sys.executable, "page.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_script(tmp_path, f"{first}{own}".replace("rounds=20", "rounds=2, evaluation={'every': 1}"))
     assert (tmp_path / "choco.png").stat().st_size
     assert "run: all 4 nodes finished 10 rounds" in done.stdout

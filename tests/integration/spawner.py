@@ -28,6 +28,8 @@ from tests.integration.warm_python import request
 ROOT = Path(__file__).parents[2]
 SHARED = "DECENTNODE_TESTS_SPAWNER"
 """A variable with the folder of the spawner that the workers of one start of the tests share."""
+WORKER = "DECENTNODE_TESTS_WORKER"
+"""A variable with the number of the worker that runs a test."""
 MOST_BYTES = 1 << 17
 HIGHEST_FD = 1024
 CLONE_NEWNET = 0x40000000
@@ -35,9 +37,6 @@ CLONE_NEWNET = 0x40000000
 
 class Command:
     """A forked command, used as a Popen is."""
-
-    processor_seconds = 0.0
-    """Of all that have ended and were waited for here."""
 
     def __init__(self, pid: int, status: int) -> None:
         """`status`: a pipe through which the exit code comes."""
@@ -49,9 +48,7 @@ class Command:
         if self.returncode is None:
             if not ready([self._status], seconds=timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            code, seconds = (os.read(self._status, MOST_BYTES) or b"-9 0").split()
-            self.returncode = int(code)
-            Command.processor_seconds += float(seconds)
+            self.returncode = int(os.read(self._status, MOST_BYTES) or -signal.SIGKILL)
             os.close(self._status)
         return self.returncode
 
@@ -92,7 +89,7 @@ class Spawner:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.spawner", str(door.fileno())],
                 pass_fds=[door.fileno()], stdin=subprocess.PIPE, start_new_session=True,
-                cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), SHARED: str(self.folder)},
             )  # fmt: skip
 
     @classmethod
@@ -143,23 +140,29 @@ def serve(door: socket.socket) -> None:
                 os.close(key.fd)
                 report_end(*key.data)
             elif key.fileobj is door:
-                pid, status = grant(door)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+                pid, *ending = grant(door)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, *ending))
             else:
                 return
 
 
-def grant(door: socket.socket) -> tuple[int, int]:
-    """The process that was wished for, and where to write its exit code."""
+def spent(worker: str) -> Path:
+    """The file with the processor seconds of all processes that were forked for a worker, one in a line."""
+    return Path(os.environ[SHARED], f"spent-{worker}")
+
+
+def grant(door: socket.socket) -> tuple[int, int, Path]:
+    """The process that was wished for, where to write its exit code, and the seconds that it has spent."""
     asking, _ = door.accept()
     with asking:
         wish, (output, errors, status), *_ = socket.recv_fds(asking, MOST_BYTES, 3)
-        pid = fork(*json.loads(wish), (output, errors))
+        words, cwd, environment, namespace = json.loads(wish)
+        pid = fork(words, cwd, environment, namespace, (output, errors))
         os.close(output)
         os.close(errors)
         with contextlib.suppress(BrokenPipeError):
             asking.send(str(pid).encode())
-    return pid, status
+    return pid, status, spent(environment.get(WORKER, ""))
 
 
 def fork(
@@ -225,11 +228,13 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"network namespace {namespace} cannot be entered")
 
 
-def report_end(pid: int, status: int) -> None:
+def report_end(pid: int, status: int, seconds: Path) -> None:
+    """Passes on how a process has ended, and adds a line with its processor seconds to a file."""
     _, ended, usage = os.wait4(pid, 0)
-    answer = f"{os.waitstatus_to_exitcode(ended)} {usage.ru_utime + usage.ru_stime}"
+    with seconds.open("a") as file:
+        file.write(f"{usage.ru_utime + usage.ru_stime}\n")
     with contextlib.suppress(BrokenPipeError):
-        os.write(status, answer.encode())
+        os.write(status, str(os.waitstatus_to_exitcode(ended)).encode())
     os.close(status)
 
 

@@ -34,7 +34,7 @@ def main() -> None:
     os.close(end)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: os.kill(pid, number))
-    code = int((os.read(status, 64) or b"-9").split()[0])
+    code = int(os.read(status, 64) or -signal.SIGKILL)
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -2,7 +2,7 @@
 
 Each worker takes a portion at a time: the tests of a file, in their order. So the fixtures of a module are
 made once, and no two tests of a file run at the same time. A worker that dies fails the test that it was
-running; another one takes what is left of its portion. `--costs files` prints what the tests of each file cost.
+running; another one takes what is left of its portion. `--costs files` prints what those of each file cost.
 """
 
 import itertools
@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 
 import pytest
 
-from tests.integration.spawner import Command
+from tests.integration.spawner import WORKER, spent
 
 ENDING_SECONDS = 20.0
 """How long interrupted workers may clean up."""
@@ -165,7 +164,7 @@ def fork(session: pytest.Session, number: int) -> Worker:
 def work(session: pytest.Session, connection: Connection, number: int) -> None:
     """Runs one portion after the other; only the session has a terminal."""
     config, hook = session.config, session.config.hook
-    os.environ["DECENTNODE_TESTS_WORKER"] = str(number)
+    os.environ[WORKER] = str(number)
     random.seed()
     capturing = config.pluginmanager.getplugin("capturemanager")
     capturing.stop_global_capturing()
@@ -190,9 +189,11 @@ def taken(items: list[pytest.Item], connection: Connection) -> Iterator[pytest.I
 
 
 def processor_seconds() -> float:
-    """The processor seconds of this process, and of all that it has started and waited for."""
+    """The processor seconds of this process, and of all that were started here and have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return Command.processor_seconds + sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    forked = spent(os.environ[WORKER])
+    seconds = map(float, forked.read_text().split()) if forked.exists() else ()
+    return sum(seconds) + sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class Reports:

@@ -26,6 +26,7 @@ from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
 from decentnode.communication.zeromq import io_thread as sockets
 from decentnode.communication.zeromq.plugin import ZeroMQ
+from tests.integration.spawner import WORKER
 from tests.support.pages import blocks
 
 FORK = multiprocessing.get_context("fork")
@@ -154,7 +155,7 @@ def free_ports(count: int) -> int:
 
     Each worker has a range of its own: between the look and the use another one could take them.
     """
-    worker = int(os.environ.get("DECENTNODE_TESTS_WORKER", "0"))
+    worker = int(os.environ.get(WORKER, "0"))
     begin = 20000 + worker % 4 * 2300
     for first in range(begin + os.getpid() % 1500, begin + 2300, count):
         with ExitStack() as probes:
