@@ -176,7 +176,7 @@ class TestRendezvous:
     @pytest.mark.parametrize(
         ("change", "difference"),
         [
-            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"version": "0.1.0"}, "version: 0.1.0; machine 0: 0.2.0"),
             (
                 {"digest": "f" * 64, "settings": {f"key.{i}": "1" for i in range(9)}},
                 "configuration or graph: ffffffffffff; machine 0: dddddddddddd"
@@ -554,7 +554,7 @@ class TestLate:
     @pytest.mark.parametrize(
         ("change", "difference"),
         [
-            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"version": "0.1.0"}, "version: 0.1.0; machine 0: 0.2.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
             ({"run_id": "f" * 16}, "run to continue: ffffffffffff; machine 0: none"),
         ],

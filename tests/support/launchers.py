@@ -20,7 +20,7 @@ def mapping_of(count, nodes=2):
 
 def join_of(machine, **changes):
     """Returns the message with which a machine comes to the rendezvous."""
-    return replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
+    return replace(Join(machine, "0.2.0", "d" * 64, "e" * 64), **changes)
 
 
 class LauncherThreads:
