@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
+from decentnode.launcher.report.row_writers import RowWriters
 
 from decentnode.config.plugin import Plugin
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.report.row_writers import RowWriters
+from decentnode.formats.reader import EvaluationFollower, EvaluationRow
 from decentnode.launcher.state.run_directory import RunLock
-from decentnode.results.reader import EvaluationFollower, EvaluationRow
 from decentnode.results.writers import Writer
 from tests.integration.running import wait_until
 

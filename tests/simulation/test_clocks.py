@@ -34,7 +34,7 @@ REAL = {
     "node/recording/transcripts.py": "how often a file is written",
     "node/step_workers.py": PROCESSES,
     "node/round_scheduler.py": "the launcher's decision, by `Clock.wait_outside`",
-    "results/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
+    "formats/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
 }
 
 

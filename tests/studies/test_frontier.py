@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 import yaml
-
 from decentnode.cli.frontier import show
+
 from decentnode.node.privacy.network_accountant import account
 from decentnode.results import Run, Study
 from decentnode.results.attack_results import AttackResult, write_results
