@@ -25,6 +25,7 @@ from decentnode.cli.words import (
 from decentnode.core.hooks import found
 from decentnode.core.process_setup import (
     check_current_folder,
+    check_kernel,
     find_gpus_without_cuda,
     reset_inherited_signals,
 )
@@ -101,6 +102,8 @@ def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None
 ) -> NoReturn:
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
+    # Before the import of what other systems lack.
+    check_kernel()
     from decentnode.launcher.start import run_here
 
     code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
