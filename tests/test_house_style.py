@@ -22,6 +22,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.hooks import found
 from decentnode.core.registry import REGISTRIES
 from decentnode.core.timeouts import Timeouts
+from eval import lines_of_code
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = sorted((ROOT / "decentnode").rglob("*.py"))
@@ -128,6 +129,14 @@ def test_matplotlib_is_imported_in_figures_alone():
     users = {path.name for path, _, name in imports(PACKAGE) if name.split(".")[0] == "matplotlib"}
     figures = {f"plots{name}.py" for name in ("", "_graph", "_network", "_privacy", "_study")}
     assert users == {*figures, "paper.py"}
+
+
+def test_in_the_core_only_readers_of_datasets_import_libraries_for_tables_and_images():
+    libraries = {"matplotlib", "pandas", "plotly", "scipy", "pyarrow", "PIL"}
+    users = {
+        package(module_name(path)) for path, _, name in imports(PACKAGE) if name.split(".")[0] in libraries
+    }
+    assert users & LAYERS["core"].keys() == {"datasets"}
 
 
 def defined(node: ast.AST) -> str:
@@ -296,6 +305,12 @@ def test_the_core_needs_nothing_of_the_layers_around_it():
         if package(f"{module_name(path)}.") in core and others.search(str(node.value))
     }
     assert names == NAMES_OTHER_LAYERS
+
+
+def test_lines_are_counted_by_the_same_layers():
+    assert set(lines_of_code.LAYERS) == LAYERS.keys()
+    for layer, packages in LAYERS.items():
+        assert {lines_of_code.layer_of(f"decentnode/{name}") for name in packages} <= {layer}
 
 
 def test_all_that_layers_register_is_there():

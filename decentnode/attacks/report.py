@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from decentnode.attacks.attackers import attacked, passive
 from decentnode.attacks.passive.record import Record
 from decentnode.config.loader import load
 from decentnode.core.registry import import_from, name_of, reading_only
 from decentnode.core.text import counted, first_line
 from decentnode.errors import BadInput, ConfigError
 from decentnode.formats.reader import check_run, code_folders
-from decentnode.launcher.attackers import attacked, passive
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
 

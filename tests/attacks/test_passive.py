@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from decentnode.launcher.attackers import attacked, passive, scene_of
 
 from decentnode.attacks import PassiveAttack
+from decentnode.attacks.attackers import attacked, passive, scene_of
 from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.audit import CanaryAudit
 from decentnode.attacks.passive.inversion import DeepLeakage, InvertingGradients, trained_on

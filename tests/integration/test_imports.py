@@ -116,23 +116,23 @@ def folder_with_run(tmp_path_factory):
     """A folder with a run, and what was said where matplotlib is missing."""
     folder = tmp_path_factory.mktemp("imports")
     commands = [
-        ["run", "quickstart", "rounds=1", "communication=inproc", "run_dir=run"],
         ["--help"],
+        ["graph", "ring", "nodes=4", "--draw", "ring.svg"],
+        ["run", "quickstart", "rounds=1", "communication=inproc", "run_dir=run"],
         ["list"],
         ["plot", "run"],
         ["compare", "run", "--no-draw"],
         ["compare", "run"],
-        ["graph", "ring", "nodes=4", "--draw", "ring.svg"],
     ]
     return folder, commands_without(["matplotlib"], commands, folder)
 
 
 def test_without_matplotlib_all_but_figures_is_there(folder_with_run):
     folder, (codes, out, err) = folder_with_run
-    assert codes == [0, 0, 0, 2, 0, 2, 2], out + err
+    assert codes == [0, 2, 0, 0, 2, 0, 2], out + err
     lack = "this needs matplotlib; run: pip install 'decentnode[figures]'"
     assert f"  pictures           none: {lack}\n" in out
-    assert err.splitlines()[-3:] == [lack] * 3
+    assert [line for line in err.splitlines() if line == lack] == [lack] * 3
     assert all(f"\u2502 {name} " in out for name in ("run", "plot", "report", "sweep", "attack", "import"))
     assert not [*folder.glob("**/*.png"), *folder.glob("*.svg")]
 
@@ -141,16 +141,17 @@ def test_without_matplotlib_all_but_figures_is_there(folder_with_run):
 def test_what_needs_no_nodes_works_on_systems_where_none_can_run(folder_with_run):
     folder, _ = folder_with_run
     commands = [
+        ["--help"],
+        ["graph", "ring", "nodes=4", "--draw", "graph.svg"],
         ["validate", "quickstart"],
         ["validate", "simulated", "--no-load"],
-        ["graph", "quickstart", "--draw", "graph.svg"],
         ["compare", "run"],
         ["report", "run"],
         ["plot", "run"],
         ["run", "quickstart"],
     ]
     codes, out, err = commands_without(["fcntl", "resource"], commands, folder)
-    assert codes == [0, 0, 0, 0, 0, 0, 2], out + err
+    assert codes == [0, 0, 0, 0, 0, 0, 0, 2], out + err
     assert {"graph.svg", "comparison", "run"} <= {path.name for path in folder.iterdir()}
     assert (folder / "run" / "report.html").exists() and (folder / "run" / "overview.png").exists()
     # Nodes need what was taken away, and say so.
