@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "decentnode"
-FOLDERS = ("node", "communication", "training", "sharing", "graph", "results")
+FOLDERS = ("node", "communication", "training", "sharing", "graph", "formats")
 REAL_TIME = re.compile(
     r"time\.monotonic|time\.time\b|time\.sleep|perf_counter|asyncio\.sleep|loop\.time|AwakeClock\(|\bClock\(\)"
 )
