@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from decentnode.core.version import __version__
 
 if TYPE_CHECKING:
-    from decentnode.api.commands import calibrate, resume, run, sweep, validate, verify
+    from decentnode.api.commands import calibrate, validate, verify
     from decentnode.parallel.module import DecentralizedDataParallel
+    from decentnode.results.api import resume, run
     from decentnode.results.run import Run
     from decentnode.results.study import Study
+    from decentnode.studies.api import sweep
     from decentnode.training.optim import AccumAdam, AccumAdamW, Muon
 
 __all__ = [
@@ -26,9 +28,9 @@ _HOMES = {
     "Run": "decentnode.results.run",
     "Study": "decentnode.results.study",
     "calibrate": "decentnode.api.commands",
-    "resume": "decentnode.api.commands",
-    "run": "decentnode.api.commands",
-    "sweep": "decentnode.api.commands",
+    "resume": "decentnode.results.api",
+    "run": "decentnode.results.api",
+    "sweep": "decentnode.studies.api",
     "validate": "decentnode.api.commands",
     "verify": "decentnode.api.commands",
 }

@@ -1,4 +1,4 @@
-"""Counts the lines of code of decentnode/ and tests/, without blank lines, comments and docstrings.
+"""Counts the lines of code of decentnode/, by layer, and of tests/; no blank lines, comments and docstrings.
 
     python eval/lines_of_code.py [REVISION]
 
@@ -17,6 +17,9 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("decentnode", "tests")
+AROUND = ("attacks", "interop", "parallel", "results", "studies")
+"""The packages of the layer around a run; all others but `contrib` are the core."""
+LAYERS = ("core", "around a run", "contrib")
 WITHOUT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -50,6 +53,12 @@ def lines_by_package(sources: dict[PurePosixPath, str]) -> Counter[str]:
     return lines
 
 
+def layer_of(package: str) -> str:
+    """Returns the layer of a package such as `decentnode/graph`."""
+    name = package.partition("/")[2]
+    return "contrib" if name == "contrib" else "around a run" if name in AROUND else "core"
+
+
 def sources_of_tree() -> dict[PurePosixPath, str]:
     """Returns the modules as they lie in the working tree."""
     paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -71,14 +80,15 @@ def sources_of_revision(revision: str) -> dict[PurePosixPath, str]:
 
 
 def table(now: Counter[str], before: Counter[str] | None) -> list[str]:
-    """Returns a line for each package, below the sum of its folder."""
+    """Returns a line for each package, below the sums of its folder and of its layer."""
     lines = []
     for folder in FOLDERS:
         packages = sorted(name for name in now | (before or Counter()) if name.split("/")[0] == folder)
-        rows = [
-            (folder, packages),
-            *((f"  {name.partition('/')[2] or '(modules)'}", [name]) for name in packages),
-        ]
+        rows = [(folder, packages)]
+        for layer in LAYERS if folder == "decentnode" else ("",):
+            of_layer = [name for name in packages if not layer or layer_of(name) == layer]
+            rows += [(f"  {layer}", of_layer)] * bool(layer)
+            rows += [(f"    {name.partition('/')[2] or '(modules)'}", [name]) for name in of_layer]
         for title, names in rows:
             count = sum(now[name] for name in names)
             line = f"{title:24}{count:9,}"

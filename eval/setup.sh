@@ -57,8 +57,8 @@ install() {
 }
 
 fill() {
-    local extra=compression,privacy
-    [[ $2 == run ]] || extra=compression,privacy,$2
+    local extra=compression,figures,privacy
+    [[ $2 == run ]] || extra=$extra,$2
     echo "decentnode: installing into .venv, once; this takes a few minutes ..." >&2
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         find "$venv" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +

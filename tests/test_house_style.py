@@ -19,8 +19,10 @@ import pytest
 from decentnode import errors
 from decentnode.cli.doctor import limits
 from decentnode.config.settings import FailureSettings
+from decentnode.core.hooks import found
 from decentnode.core.registry import REGISTRIES
 from decentnode.core.timeouts import Timeouts
+from eval import lines_of_code
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = sorted((ROOT / "decentnode").rglob("*.py"))
@@ -129,6 +131,14 @@ def test_matplotlib_is_imported_in_figures_alone():
     assert users == {*figures, "paper.py"}
 
 
+def test_in_the_core_only_readers_of_datasets_import_libraries_for_tables_and_images():
+    libraries = {"matplotlib", "pandas", "plotly", "scipy", "pyarrow", "PIL"}
+    users = {
+        package(module_name(path)) for path, _, name in imports(PACKAGE) if name.split(".")[0] in libraries
+    }
+    assert users & LAYERS["core"].keys() == {"datasets"}
+
+
 def defined(node: ast.AST) -> str:
     """The name that a node gives to something of ours, if any."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
@@ -224,37 +234,49 @@ def inside(*packages: str) -> list[str]:
 
 GROUND = {"core", "errors", "options"}
 RESEARCH = {"graph", "transforms", "models", "datasets", "sharing", "training", "mapping", "communication"}
-MAY_IMPORT = {
-    "errors": set(),
-    "options": set(),
-    "core": {"errors"},
-    "graph": GROUND,
-    "transforms": GROUND,
-    "models": GROUND,
-    "datasets": GROUND,
-    "training": GROUND | {"models", "datasets", "simulation"},
-    # `Run.mean_model` builds the network that the configuration names, and reads the models that it keeps.
-    "results": {"core", "errors", "config", "models"},
-    "sharing": GROUND | {"graph", "transforms"},
-    "attacks": GROUND | {"sharing", "transforms", "graph", "training", "models", "datasets", "results"},
-    "mapping": GROUND,
-    "communication": GROUND | {"mapping", "simulation"},
-    "simulation": GROUND,
-    "config": GROUND | RESEARCH,
-    "node": GROUND | RESEARCH | {"config", "results", "simulation"},
-    "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
-    "launcher": GROUND
-    | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
-    | {"attacks", "sharing"},
-    "api": GROUND | {"config", "launcher", "mapping", "node", "results", "studies"},
-    "interop": GROUND | {"config", "graph", "results"},
-    "studies": GROUND | {"results", "launcher", "node", "config", "graph"},
-    "testing": GROUND | RESEARCH | {"config", "node", "parallel", "results"},
-    "cli": GROUND
-    | RESEARCH
-    | {"config", "node", "parallel", "results", "launcher", "studies", "attacks", "interop"},
+LAYERS: dict[str, dict[str, set[str]]] = {
+    "core": {
+        "errors": set(),
+        "options": set(),
+        "core": {"errors"},
+        "graph": GROUND,
+        "transforms": GROUND,
+        "models": GROUND,
+        "datasets": GROUND,
+        "mapping": GROUND,
+        "simulation": GROUND,
+        "formats": GROUND,
+        "training": GROUND | {"models", "datasets", "simulation"},
+        "sharing": GROUND | {"graph", "transforms"},
+        "communication": GROUND | {"mapping", "simulation"},
+        "config": GROUND | RESEARCH,
+        "testing": GROUND | {"sharing", "graph", "transforms"},
+        "node": GROUND | RESEARCH | {"config", "formats", "simulation"},
+        "launcher": GROUND
+        | {"node", "config", "communication", "mapping", "formats", "training", "datasets", "graph"},
+        "cli": GROUND | RESEARCH | {"config", "node", "formats", "launcher"},
+        "api": GROUND | {"config", "launcher", "mapping", "node", "formats"},
+    },
+    "around a run": {
+        "results": GROUND
+        | {"config", "models", "communication", "graph", "formats", "launcher", "cli", "api"},
+        "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
+        "attacks": GROUND
+        | {"sharing", "transforms", "graph", "training", "models", "datasets", "config", "node", "launcher"}
+        | {"cli", "formats", "results"},
+        "interop": GROUND | {"config", "graph", "models", "node", "launcher", "cli", "formats", "results"},
+        "studies": GROUND
+        | {"config", "graph", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
+    },
+    "contrib": {},
 }
-"""Which packages each package may import, lazy and type-only imports included (docs/architecture.md)."""
+"""Which packages each package of a layer may import, lazy and type-only imports included.
+
+The core imports nothing of the other layers (docs/architecture.md).
+"""
+MAY_IMPORT = {name: allowed for layer in LAYERS.values() for name, allowed in layer.items()}
+NAMES_OTHER_LAYERS = {"core/hooks.py", "core/registry.py"}
+"""The modules of the core in which names of modules of other layers may stand, as texts."""
 
 
 def package(module: str) -> str:
@@ -272,6 +294,31 @@ def test_packages_import_only_what_they_may():
     assert wrong == []
 
 
+def test_the_core_needs_nothing_of_the_layers_around_it():
+    """It finds them by hooks and by the homes of registries, which are texts in two modules."""
+    core = set(LAYERS["core"])
+    assert [name for name in core if not LAYERS["core"][name] <= core] == []
+    others = re.compile(rf"decentnode[./]({'|'.join(MAY_IMPORT.keys() - core)})\b")
+    names = {
+        f"{path.relative_to(ROOT / 'decentnode')}"
+        for path, node in nodes(PACKAGE, ast.Constant)
+        if package(f"{module_name(path)}.") in core and others.search(str(node.value))
+    }
+    assert names == NAMES_OTHER_LAYERS
+
+
+def test_lines_are_counted_by_the_same_layers():
+    assert set(lines_of_code.LAYERS) == LAYERS.keys()
+    for layer, packages in LAYERS.items():
+        assert {lines_of_code.layer_of(f"decentnode/{name}") for name in packages} <= {layer}
+
+
+def test_all_that_layers_register_is_there():
+    commands, *hooks = ({*found(hook)} for hook in ("commands", "run", "pictures", "work"))
+    assert commands == {"results", "studies", "attacks", "interop"}
+    assert all(hooks)
+
+
 def test_the_packages_are_those_of_the_table():
     modules = {path.stem for path in (ROOT / "decentnode").glob("[!_]*.py")}
     modules |= {path.parent.name for path in (ROOT / "decentnode").glob("*/__init__.py")}
@@ -285,14 +332,16 @@ def drawn_imports() -> tuple[dict[str, int], dict[str, set[str]]]:
     floors: dict[str, int] = {}
     imports: dict[str, str] = {}
     floor = 0
-    for line in drawing.splitlines()[3:]:
+    for line in drawing.splitlines()[2:]:
+        if line.startswith("-"):
+            continue
         floor = int(line[:5]) if line[:5].strip().isdigit() else floor
         names = line[5:].split()
         if floor == 2:
             imports |= dict.fromkeys(line[5:].split(":")[0].split(), "")
         elif floor == 0:
             imports |= dict.fromkeys(names, "")
-        elif names and set(line) != {"-", " "}:
+        elif names:
             imports[names[0]] = line[5:].split(maxsplit=1)[1]
         floors |= dict.fromkeys(imports.keys() - floors.keys(), floor)
     return floors, {name: imported_by(text, floors) for name, text in imports.items()}
@@ -307,6 +356,16 @@ def imported_by(text: str, floors: dict[str, int]) -> set[str]:
     return packages - set(re.findall(r"[a-z]+", excluded))
 
 
+def test_the_drawing_shows_the_layers():
+    text = (ROOT / "docs" / "architecture.md").read_text().split("### Who may import whom")[1].split("```")[1]
+    _, *parts = re.split(r"^--- (.+?) -+$", text, flags=re.MULTILINE)
+    drawn = dict(zip(parts[::2], parts[1::2], strict=True))
+    for layer, packages in LAYERS.items():
+        names = set(re.findall(r"^[ \d]{7}([a-z]+) ", drawn.get(layer, ""), re.MULTILINE))
+        assert names <= packages.keys()
+        assert not packages or names
+
+
 def test_the_drawing_of_the_packages_is_the_table():
     floors, imports = drawn_imports()
     assert {name: drawn | GROUND for name, drawn in imports.items() if floors[name] > 1} == {
@@ -316,7 +375,7 @@ def test_the_drawing_of_the_packages_is_the_table():
 
 
 CORE = {
-    "atomic_files", "byte_counters", "clock", "control_groups", "line_file", "payload", "polling",
+    "atomic_files", "byte_counters", "clock", "control_groups", "hooks", "line_file", "payload", "polling",
     "process_setup", "registry", "rng", "state", "streams", "text", "timeouts", "vector", "version",
 }  # fmt: skip
 """What belongs to no other package; nothing is added here."""
@@ -363,7 +422,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "dataset_cache": set(),
         "run_costs": set(),
         "preflight": set(),
-        "attackers": {"processes"},
+        "extension": {"state"},
         "peer_service": {"preflight", "processes"},
         "cluster": {"processes", "state"},
         "monitoring": {"state"},
@@ -371,7 +430,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "recovery": {"processes", "state"},
         "report": {"processes", "state"},
         "launcher": {
-            "attackers", "cluster", "monitoring", "observer", "peer_service", "preflight", "processes",
+            "cluster", "extension", "monitoring", "observer", "peer_service", "preflight", "processes",
             "recovery", "report", "state",
         },
         "start": {"cluster", "launcher", "preflight", "recovery", "report"},
@@ -470,7 +529,7 @@ NOT_LIMITS = {
     "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
     "node/calibration.py": "a standard deviation",
     "node/dry_round.py": "a learning rate",
-    "results/figures/curves.py": "a bound on values that files may hold",
+    "results/curves.py": "a bound on values that files may hold",
     "results/figures/plots.py": "shares of a drawing",
     "results/figures/plots_graph.py": "shares of a drawing",
     "results/figures/plots_network.py": "inches of a drawing",

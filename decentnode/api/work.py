@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import msgspec
 import torch
@@ -23,9 +23,10 @@ from decentnode.config.extends import ConfigSource
 from decentnode.config.overrides import Override
 from decentnode.config.python_source import document_of, objects_in
 from decentnode.config.settings import Settings
+from decentnode.core.hooks import found
 from decentnode.core.process_setup import check_current_folder, find_gpus_without_cuda
 from decentnode.core.streams import send_output_to
-from decentnode.errors import BadInput, ConfigError, DecentnodeError, ExitCode, RunFailed, explained
+from decentnode.errors import ConfigError, DecentnodeError, ExitCode, RunFailed, explained
 from decentnode.launcher.cluster.scheduler import part_of
 from decentnode.launcher.processes.launcher_process import RunProgress
 from decentnode.launcher.recovery.resume import ResumePlan
@@ -36,8 +37,6 @@ from decentnode.launcher.start import run_here
 from decentnode.mapping.job import job_of_one_task
 from decentnode.node import calibration, dry_round
 from decentnode.node.experiment import Experiment
-from decentnode.studies.study_file import read_study
-from decentnode.studies.sweep import command as sweep_command
 
 Screen = Callable[[TextIO], LiveConsole]
 KEEP_MODELS: Override = {"records": {"models": {}}}
@@ -63,7 +62,8 @@ DEFAULT_TRANSPORTS = (None, "zeromq", {"name": "zeromq"})
 class CommandRequest(msgspec.Struct):
     """A command with its arguments."""
 
-    command: Literal["calibrate", "run", "resume", "sweep", "validate"]
+    command: str
+    """One of `COMMANDS`, or what a layer has registered for the hook `work`."""
     config: Any
     """The path of a configuration, a study or a run, a name, or values."""
     overrides: dict[str, Any]
@@ -120,7 +120,7 @@ def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, outp
     screen: Screen = screen_for if output_fd is None else partial(ProgressConsole, progress=progress)
     try:
         check_current_folder()
-        answer = COMMANDS[request.command](request, screen)
+        answer: CommandAnswer = (COMMANDS | found("work"))[request.command](request, screen)
     except KeyboardInterrupt:
         answer = CommandAnswer(ExitCode.INTERRUPTED)
     except DecentnodeError as error:
@@ -188,19 +188,6 @@ def _resume(request: CommandRequest, screen: Screen) -> CommandAnswer:
     return CommandAnswer(code, str(directory))
 
 
-def _sweep(request: CommandRequest, screen: Screen) -> CommandAnswer:
-    del screen
-    if objects := request.objects():
-        raise BadInput(
-            f"sweep: {', '.join(objects)}: a study names its plug-ins, because runs that are done are read "
-            "again from files; write module:Class"
-        )
-    overrides = [request.overrides] if request.overrides else []
-    out = read_study(request.source, overrides).out
-    request_of_sweep = sweep_command.SweepRequest(request.source, overrides, request.accepts_other_code)
-    return CommandAnswer(sweep_command.sweep(request_of_sweep), str(out))
-
-
 def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     del screen
     settings, overrides = _settings(request)
@@ -222,10 +209,9 @@ def _calibrate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     return CommandAnswer(ExitCode.OK, values=measured.pace)
 
 
-COMMANDS: Mapping[str, Callable[[CommandRequest, Screen], CommandAnswer]] = {
+COMMANDS: dict[str, Callable[[CommandRequest, Screen], CommandAnswer]] = {
     "calibrate": _calibrate,
     "run": _run,
     "resume": _resume,
-    "sweep": _sweep,
     "validate": _validate,
 }

@@ -1,24 +1,21 @@
-"""What adversaries do; importing this registers all attacks."""
+"""What adversaries do. The names below are imported on first use, because torch takes two seconds."""
 
-from decentnode.attacks.active import (
-    alie,
-    dissensus,
-    echo,
-    ipm,
-    label_flip,
-    mimic,
-    noise,
-    not_finite,
-    scaling,
-    sign_flip,
-    weight_claim,
-)
-from decentnode.attacks.base import Adversary, Attack
-from decentnode.attacks.passive import audit, inversion, labels, linkability, membership, record
-from decentnode.attacks.passive.base import PassiveAttack
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Adversary", "Attack", "PassiveAttack", "alie", "audit", "dissensus", "echo", "inversion", "ipm",
-    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite", "record", "scaling",
-    "sign_flip", "weight_claim",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from decentnode.attacks.base import Adversary, Attack
+    from decentnode.attacks.passive.base import PassiveAttack
+
+__all__ = ["Adversary", "Attack", "PassiveAttack"]
+_HOMES = {
+    "Adversary": "decentnode.attacks.base",
+    "Attack": "decentnode.attacks.base",
+    "PassiveAttack": "decentnode.attacks.passive.base",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'decentnode.attacks' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

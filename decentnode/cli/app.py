@@ -1,7 +1,6 @@
 """The command line: `decentnode run CONFIG.yaml [key=value ...]` and the other commands."""
 
 import ast
-import gc
 import os
 import sys
 import traceback
@@ -11,18 +10,27 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from decentnode.cli.convert import convert
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
-from decentnode.cli.import_config import import_config
-from decentnode.cli.of_results import compare, export, frontier, plot, report, verify, watch
-from decentnode.cli.words import ConfigPath, Overrides, RunPath, WithItsCode, complete_config, examples
+from decentnode.cli.words import (
+    ConfigPath,
+    Overrides,
+    RunPath,
+    WithItsCode,
+    app,
+    complete_config,
+    examples,
+    import_torch,
+)
+from decentnode.core.hooks import found
 from decentnode.core.process_setup import (
     check_current_folder,
+    check_kernel,
     find_gpus_without_cuda,
     reset_inherited_signals,
 )
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
+from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
 
@@ -31,19 +39,9 @@ if TYPE_CHECKING:
     from decentnode.config.settings import Settings
     from decentnode.launcher.recovery.resume import ResumePlan
 
-EXIT_CODES = (
-    "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
-    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal, 138, 140 and 152 by a "
-    "batch system's SIGUSR1, SIGUSR2 and SIGXCPU. Anywhere, --debug shows the traceback of an error."
-)
+MOST_PROBLEMS = 50
+"""Lines that `verify` shows."""
 BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
-
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 def print_version(wanted: bool) -> None:
@@ -68,14 +66,19 @@ def decentnode(
 # Heavy modules are imported inside the commands, so that each loads only what it needs.
 
 
-@app.command(epilog=examples("run"))
+@app.command(
+    epilog=examples(
+        "decentnode run quickstart",
+        "decentnode run mine.yaml rounds=5 training.optimizer.lr=0.05 communication=inproc",
+    )
+)
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
     job_of_one_task()
     launch(read(config, overrides), config, overrides or ())
 
 
-@app.command(epilog=examples("resume"))
+@app.command(epilog=examples("decentnode resume runs/mine", "decentnode resume runs/mine rounds=80"))
 def resume(
     run: RunPath,
     overrides: Overrides = None,
@@ -99,53 +102,21 @@ def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None
 ) -> NoReturn:
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
+    # Before the import of what other systems lack.
+    check_kernel()
     from decentnode.launcher.start import run_here
 
     code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
     raise typer.Exit(code)
 
 
-@app.command(epilog=examples("sweep"))
-def sweep(
-    study: Annotated[
-        Path,
-        typer.Argument(
-            metavar="STUDY",
-            help="The study: a YAML file, or a name from `decentnode list configs`.",
-            autocompletion=complete_config,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Change values of the file: seeds=3 jobs=1 out=runs/x"),
-    ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only show the plan.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this run; may be repeated.")
-    ] = None,
-    part: Annotated[
-        str, typer.Option(metavar="I/N", help="On the I-th of N machines with a common directory.")
-    ] = "",
-    slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array of the missing runs.")] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="Submit that array.")] = False,
-    accept_code_change: Annotated[
-        bool, typer.Option("--accept-code-change", help="Continue although code was edited.")
-    ] = False,
-) -> None:
-    """Run what is missing of a study: many configurations and seeds from one file."""
-    import_torch()
-    from decentnode.studies.sweep import command
-
-    request = command.SweepRequest(study, overrides or (), accept_code_change, only=only or (), part=part)
-    if plan:
-        command.show_plan(request)
-    elif slurm or submit:
-        command.cluster_job(request, submit)
-    else:
-        raise typer.Exit(command.sweep(request))
-
-
-@app.command(epilog=examples("validate"))
+@app.command(
+    epilog=examples(
+        "decentnode validate quickstart",
+        "decentnode validate mine.yaml --resolved",
+        "decentnode validate choco sharing.gamma=0.4 --no-load",
+    )
+)
 def validate(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -180,7 +151,13 @@ def validate(
     print(text)
 
 
-@app.command(epilog=examples("calibrate"))
+@app.command(
+    epilog=examples(
+        "decentnode calibrate quickstart",
+        "decentnode calibrate mine.yaml training.threads=1 --steps 300 > pace.yaml",
+        "decentnode calibrate simulated --json",
+    )
+)
 def calibrate(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -203,7 +180,7 @@ def calibrate(
         print_lines(report(settings, steps, as_json))
 
 
-@app.command(epilog=examples("keys"))
+@app.command(epilog=examples("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"))
 def keys(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -225,7 +202,14 @@ def keys(
     print_lines(key_report.make(settings, config, out, machines=machines, overwrite=force))
 
 
-@app.command(epilog=examples("graph"))
+@app.command(
+    epilog=examples(
+        "decentnode graph torus rows=4 columns=4",
+        "decentnode graph ring_16.edges --draw ring.svg",
+        "decentnode graph quickstart --draw labels.png --color label",
+        "decentnode graph simulated --network --draw network.png",
+    )
+)
 def graph(
     graph: Annotated[
         str,
@@ -278,7 +262,7 @@ def graph(
         print_lines(report_config(settings, drawing))
 
 
-@app.command("peer-sampler", epilog=examples("peer-sampler"))
+@app.command("peer-sampler", epilog=examples("decentnode peer-sampler peer_sampler graph.address=127.0.0.1"))
 def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
     """Answer the nodes of an experiment with their neighbors; needs `graph.address`."""
     settings = read(config, overrides)
@@ -293,7 +277,11 @@ def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
         service.serve()
 
 
-@app.command(epilog=examples("privacy"))
+@app.command(
+    epilog=examples(
+        "decentnode privacy dp_sgd", "decentnode privacy muffliato --colluders 3,5 --draw pairs.svg"
+    )
+)
 def privacy(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -317,23 +305,12 @@ def privacy(
         print_lines(report(settings, delta, colluders_of(colluders), draw))
 
 
-@app.command(epilog=examples("attack"))
-def attack(
-    run: RunPath,
-    overrides: Overrides = None,
-    with_its_code: WithItsCode = False,
-) -> None:
-    """Attack what the passive adversaries of a run have recorded, and show what they learn."""
-    import_torch()
-    import torch
-
-    from decentnode.cli.attack import report
-
-    torch.set_num_threads(1)
-    print_lines(report(run, overrides or (), with_its_code))
-
-
-@app.command(epilog=examples("partition"))
+@app.command(
+    epilog=examples(
+        "decentnode partition quickstart",
+        "decentnode partition quickstart dataset.partition.alpha=0.1 --draw labels.svg",
+    )
+)
 def partition(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -352,7 +329,7 @@ def partition(
         print_lines(report(settings, as_json, draw or figure))
 
 
-@app.command(epilog=examples("tune"))
+@app.command(epilog=examples("decentnode tune choco", "decentnode tune choco graph=ring_16.edges"))
 def tune(config: ConfigPath, overrides: Overrides = None) -> None:
     """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
     settings = read(config, overrides)
@@ -366,7 +343,15 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
         print_lines(report(settings))
 
 
-@app.command("list", epilog=examples("list"))
+@app.command(
+    "list",
+    epilog=examples(
+        "decentnode list configs",
+        "decentnode list sharing",
+        "decentnode list sharing choco",
+        "decentnode list transform --options",
+    ),
+)
 def list_plugins(
     word: Annotated[
         str | None,
@@ -391,7 +376,9 @@ def list_plugins(
     print_lines(plugin_lines(word, name, options))
 
 
-@app.command(epilog=examples("new"))
+@app.command(
+    epilog=examples("decentnode new mixing", "decentnode new mixing --with scheme,dataset,model,graph")
+)
 def new(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Its name is that of the experiment.")],
     parts: Annotated[
@@ -405,7 +392,9 @@ def new(
     print_lines(make_folder(folder, parts_of(",".join(parts or ()))))
 
 
-@app.command(epilog=examples("show"))
+@app.command(
+    epilog=examples("decentnode show quickstart > mine.yaml", "decentnode show ring_16.edges > ring.edges")
+)
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="quickstart, studies/quick, ring_16.edges.")],
 ) -> None:
@@ -415,11 +404,26 @@ def show(
     print_lines(text_of(name).splitlines())
 
 
-for command in (verify, plot, compare, report, frontier, watch, export, download, convert):
-    app.command(epilog=examples(command.__name__))(command)
+@app.command(epilog=examples("decentnode verify runs/mine"))
+def verify(run: RunPath) -> None:
+    """Check that the files of a run belong together: records, checkpoints, evaluations, summary."""
+    from decentnode.launcher.recovery.verify import verify as problems_of
+
+    problems = problems_of(run)
+    if len(problems) > MOST_PROBLEMS:
+        more = counted(len(problems) - MOST_PROBLEMS, "line")
+        problems[MOST_PROBLEMS:] = [f"{run}: and {more} more"]
+    if problems:
+        raise BadInput(*problems)
+    print_line(f"{run}: all files belong together")
 
 
-@app.command(epilog=examples("status"))
+app.command(
+    epilog=examples("decentnode download cifar10", "decentnode download idx variant=kmnist --to data")
+)(download)
+
+
+@app.command(epilog=examples("decentnode status runs/mine"))
 def status(
     run: RunPath,
 ) -> None:
@@ -430,7 +434,9 @@ def status(
 
 
 # Unknown options are arguments then: -1 becomes a wrong rank, with an error for it.
-@app.command(epilog=examples("restart"), context_settings={"ignore_unknown_options": True})
+@app.command(
+    epilog=examples("decentnode restart runs/mine 3"), context_settings={"ignore_unknown_options": True}
+)
 def restart(
     run: RunPath,
     rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
@@ -443,7 +449,7 @@ def restart(
 
 # Its own help option would replace that of every benchmark.
 @app.command(
-    epilog=examples("bench"),
+    epilog=examples("decentnode bench", "decentnode bench mix --help"),
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def bench(
@@ -469,7 +475,9 @@ def bench(
     os.execv(sys.executable, [sys.executable, str(scripts[name]), *context.args])
 
 
-@app.command(epilog=examples("doctor"))
+@app.command(
+    epilog=examples("decentnode doctor", "decentnode doctor mine.yaml", "decentnode doctor --limits")
+)
 def doctor(
     config: Annotated[
         Path | None,
@@ -510,7 +518,7 @@ def doctor(
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
 
-@app.command(epilog=examples("schema"))
+@app.command(epilog=examples("decentnode schema > decentnode.schema.json"))
 def schema() -> None:
     """Print the JSON schema of configurations, for editors."""
     import json
@@ -521,7 +529,8 @@ def schema() -> None:
     print_lines([json.dumps(json_schema(), indent=2)])
 
 
-app.command("import", epilog=examples("import"))(import_config)
+# The commands of the layers around the core.
+found("commands")
 
 
 def read(config: Path, overrides: Sequence["Override"] | None) -> "Settings":
@@ -535,19 +544,6 @@ def read(config: Path, overrides: Sequence["Override"] | None) -> "Settings":
 
     with plugin_errors_as_bad_input():
         return understand(document, overrides or ())
-
-
-def import_torch() -> None:
-    """Imports torch; the process takes two thirds of the time, because the collector skips what stays."""
-    gc.disable()
-    import torch
-
-    # Nodes are forked from this process, and other threads would not survive that. A plug-in has set what is
-    # another number later.
-    torch.set_num_threads(1)
-
-    gc.freeze()
-    gc.enable()
 
 
 def first_line(script: Path) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from decentnode.cli.pictures import drawing_function
 from decentnode.config import overrides
 from decentnode.config.maker import made
 from decentnode.config.shipped import find_config, find_graph
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 _FILE = re.compile(r".*/.*|.*\.\w+")
 _CONFIG = re.compile(r".*\.ya?ml")
 Color = Literal["machine", "label", "none"]
-DRAWN_ROUNDS = 6
-"""Rounds that are drawn of a graph that changes, unless its period is shorter."""
-MOST_DRAWN_ROUNDS = 24
-MOST_EDGES = 2_000_000
-"""Edges of a picture, of all its rounds; more take minutes, and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,8 @@ def report(
     yield from figure_lines(weighted, rule)
     if drawing is not None:
         title = " ".join([Path(name).name, *options])
-        yield from draw(weighted, title, drawing, Groups())
+        drawing_function("graph", drawing.path)(weighted, title, drawing, Groups())
+        yield f"picture            {drawing.path}"
 
 
 def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
@@ -88,7 +85,9 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
     yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
     if drawing is not None:
         title = f"{settings.name}: {settings.graph.name}"
-        yield from draw(weighted, title, drawing, groups_of(settings, graph, drawing.color))
+        groups = groups_of(settings, graph, drawing.color)
+        drawing_function("graph", drawing.path)(weighted, title, drawing, groups)
+        yield f"picture            {drawing.path}"
 
 
 def figure_lines(weighted: WeightedGraph, rule: str, origin: str = "") -> Iterator[str]:
@@ -152,59 +151,6 @@ def groups_of(settings: "Settings", graph: Graph, color: Color | None) -> Groups
     count = len(table.labels[0])
     major = [max(range(count), key=row.__getitem__) if any(row) else count for row in table.labels]
     return Groups(major, [*(f"mostly label {label}" for label in range(count)), "no samples"])
-
-
-def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) -> Iterator[str]:
-    """Writes the picture, and returns the line that names it."""
-    from decentnode.graph.placement import MANY, places
-    from decentnode.results.figures.plots import check_picture
-    from decentnode.results.figures.plots_graph import DrawnRound, GraphPicture, draw_graph
-
-    check_picture(drawing.path, "--draw")
-    graph = weighted.graph
-    rounds = _drawn_rounds(graph, drawing.rounds)
-    if (count := sum(len(graph.targets(i, r)) for r in rounds for i in range(graph.num_nodes))) > MOST_EDGES:
-        raise BadInput(
-            f"--draw: {count:,} edges; a picture has at most {MOST_EDGES:,}; draw fewer --rounds, or nodes"
-        )
-    panels = [
-        DrawnRound(
-            f"round {round + 1}" if len(rounds) > 1 else "", coordinates, edges_of(weighted, round),
-            resting=frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
-        )
-        for round, coordinates in zip(rounds, places(graph, rounds), strict=True)
-    ]  # fmt: skip
-    of_ranks = groups.of_ranks or [0] * graph.num_nodes
-    text = f"{title}, {counted(graph.num_nodes, 'node')}"
-    are_many = graph.num_nodes > MANY
-    picture = GraphPicture(
-        text, panels, graph.directed, groups=of_ranks, names=groups.names, are_many=are_many
-    )
-    draw_graph(picture, drawing.path)
-    yield f"picture            {drawing.path}"
-
-
-def _drawn_rounds(graph: Graph, wanted: int | None) -> Sequence[int]:
-    if wanted is not None and not 1 <= wanted <= MOST_DRAWN_ROUNDS:
-        raise BadInput(f"--rounds: must be 1..{MOST_DRAWN_ROUNDS}, not {wanted}")
-    if graph.static:
-        return range(1)
-    consecutive = graph.consecutive_graphs
-    if wanted is None and len(consecutive) > 1:
-        return [rounds.start for rounds, _ in consecutive[:MOST_DRAWN_ROUNDS]]
-    return range(wanted or min(graph.period or DRAWN_ROUNDS, DRAWN_ROUNDS))
-
-
-def edges_of(weighted: WeightedGraph, round: int) -> list[tuple[int, int, float]]:
-    """Returns i, j and the weight of i's model in j's mix; the larger of both directions where undirected."""
-    graph, ranks = weighted.graph, range(weighted.num_nodes)
-    rows = [weighted.mixing.incoming(graph, rank, round) for rank in ranks]
-    return [
-        (i, j, rows[j].get(i, 0.0) if graph.directed else max(rows[j].get(i, 0.0), rows[i].get(j, 0.0)))
-        for i in ranks
-        for j in graph.targets(i, round)
-        if graph.directed or i < j
-    ]
 
 
 def decay_lines(weighted: WeightedGraph, figures: GraphFigures) -> Iterator[str]:

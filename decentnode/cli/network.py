@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decentnode.cli.pictures import drawing_function
 from decentnode.communication.simulated import Simulated
 from decentnode.core.rng import generator
 from decentnode.core.text import counted, readable_rate, short_time
 from decentnode.errors import BadInput
-from decentnode.graph.base import Graph
 
 if TYPE_CHECKING:
     from decentnode.cli.graph import Drawing
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MOST_COUNTED = 2048
 """Up to so many nodes quantiles are those of all pairs; of more, those of as many pairs, drawn at random."""
-MOST_ON_GRAPH = 32
-"""Nodes that are drawn as a graph; more, or a graph that changes, as a matrix of all latencies."""
 QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "most": 1.0}
 
 
@@ -66,31 +64,6 @@ def report_network(settings: "Settings", drawing: "Drawing | None" = None) -> It
     for name, *cells in rows:
         yield f"{name:<18} {' '.join(f'{cell:>12}' for cell in cells)}"
     if drawing is not None:
-        yield from _draw(f"{settings.name}: {counted(nodes, 'node')}", graph, communication, drawing)
-
-
-def _draw(title: str, graph: Graph, communication: Simulated, drawing: "Drawing") -> Iterator[str]:
-    """Writes the picture, and returns the line that names it."""
-    from decentnode.graph.placement import places
-    from decentnode.results.figures.plots import check_picture
-    from decentnode.results.figures.plots_network import NetworkPicture, draw_network
-
-    check_picture(drawing.path, "--draw")
-    nodes = graph.num_nodes
-    network, regions = communication.network_of(nodes), communication.regions_of(nodes)
-    is_graph = graph.static and 1 < nodes <= MOST_ON_GRAPH
-    edges = {(min(i, j), max(i, j)) for i in range(nodes) for j in graph.targets(i, 0)}
-    coordinates = places(graph, [0])[0] if is_graph else None
-    draw_network(
-        NetworkPicture(
-            title,
-            network.latency,
-            network.uplink,
-            network.downlink,
-            regions=regions,
-            places=coordinates,
-            edges=sorted(edges),
-        ),
-        drawing.path,
-    )
-    yield f"picture            {drawing.path}"
+        title = f"{settings.name}: {counted(nodes, 'node')}"
+        drawing_function("network", drawing.path)(title, graph, communication, drawing.path)
+        yield f"picture            {drawing.path}"

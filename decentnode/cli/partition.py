@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from decentnode.cli.pictures import drawing_function
 from decentnode.config.settings import Settings
 from decentnode.core.text import counted, decimal
+from decentnode.formats.partition_table import PartitionTable
 from decentnode.node.run_samples import RunSamples
-from decentnode.results.partition_table import PartitionTable
 
 MOST_ROWS = 100
 """Ranks that the table on the screen has; the picture and --json have all."""
@@ -19,15 +20,12 @@ SHADES = " .:-=+*#%@"
 
 def report(settings: Settings, as_json: bool, figure: Path | None) -> Iterator[str]:
     """The lines to print, after the figure was written; raises BadInput."""
-    if figure is not None:
-        # Before the samples are loaded, which may take minutes.
-        from decentnode.results.figures.plots import check_picture, draw_partition
-
-        check_picture(figure)
+    # Before the samples are loaded, which may take minutes.
+    draw = None if figure is None else drawing_function("partition", figure)
     samples = RunSamples.load(settings, settings.graph.make().num_nodes)
     table = samples.table(settings)
-    if figure is not None:
-        draw_partition(table, figure)
+    if draw is not None:
+        draw(table, figure)
     if as_json:
         yield json.dumps({"partition": settings.dataset.partition.name, **table.content})
         return

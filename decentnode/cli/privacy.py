@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.cli.pictures import drawing_function
 from decentnode.config.settings import Settings
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
@@ -46,11 +47,8 @@ def report(
     yield from (f"note               {note}" for note in result.notes)
     yield from (f"no claim           {doubt}" for doubt in result.doubts)
     if draw is not None:
-        from decentnode.results.figures.plots import check_picture
-        from decentnode.results.figures.plots_privacy import draw_heat_map
-
-        check_picture(draw, "--draw")
-        draw_heat_map(f"{settings.name}: epsilon at delta {result.delta:g}", _tables(result), draw)
+        title = f"{settings.name}: epsilon at delta {result.delta:g}"
+        drawing_function("privacy", draw)(title, _tables(result), draw)
         yield f"picture            {draw}"
 
 

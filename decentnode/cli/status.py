@@ -9,6 +9,7 @@ import msgspec
 
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
+from decentnode.formats.reader import Live, read_evaluations, read_events
 from decentnode.launcher.monitoring.control_socket import (
     NOBODY_THERE,
     NodeStatus,
@@ -17,7 +18,6 @@ from decentnode.launcher.monitoring.control_socket import (
     live_of,
     query,
 )
-from decentnode.results.reader import Live, read_evaluations, read_events
 
 EVENTS = "events.jsonl"
 MOST_EVENTS = 10

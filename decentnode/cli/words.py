@@ -1,9 +1,24 @@
-"""Words that commands share: arguments with their placeholders, and the examples that `--help` ends with."""
+"""What commands share: the application, arguments with their placeholders, the examples of `--help`."""
 
+import gc
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+EXIT_CODES = (
+    "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
+    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal, 138, 140 and 152 by a "
+    "batch system's SIGUSR1, SIGUSR2 and SIGXCPU. Anywhere, --debug shows the traceback of an error."
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+"""Takes the commands of the core (`cli/app.py`), and those of the layers around it (their `commands.py`)."""
 
 
 def complete_config(typed: str) -> list[str]:
@@ -37,86 +52,20 @@ WithItsCode = Annotated[
     typer.Option("--with-its-code", help="Run the copies of plug-ins in the run, if you trust who made it."),
 ]
 
-EXAMPLES = {
-    "run": (
-        "decentnode run quickstart",
-        "decentnode run mine.yaml rounds=5 training.optimizer.lr=0.05 communication=inproc",
-    ),
-    "resume": ("decentnode resume runs/mine", "decentnode resume runs/mine rounds=80"),
-    "sweep": (
-        "decentnode sweep studies/quick --plan",
-        "decentnode sweep studies/quick seeds=3 jobs=1",
-        "decentnode sweep study.yaml --part 1/4",
-    ),
-    "validate": (
-        "decentnode validate quickstart",
-        "decentnode validate mine.yaml --resolved",
-        "decentnode validate choco sharing.gamma=0.4 --no-load",
-    ),
-    "calibrate": (
-        "decentnode calibrate quickstart",
-        "decentnode calibrate mine.yaml training.threads=1 --steps 300 > pace.yaml",
-        "decentnode calibrate simulated --json",
-    ),
-    "keys": ("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"),
-    "graph": (
-        "decentnode graph torus rows=4 columns=4",
-        "decentnode graph ring_16.edges --draw ring.svg",
-        "decentnode graph quickstart --draw labels.png --color label",
-        "decentnode graph simulated --network --draw network.png",
-    ),
-    "peer-sampler": ("decentnode peer-sampler peer_sampler graph.address=127.0.0.1",),
-    "privacy": (
-        "decentnode privacy dp_sgd",
-        "decentnode privacy muffliato --colluders 3,5 --draw pairs.svg",
-    ),
-    "attack": ("decentnode attack runs/attacks",),
-    "partition": (
-        "decentnode partition quickstart",
-        "decentnode partition quickstart dataset.partition.alpha=0.1 --draw labels.svg",
-    ),
-    "tune": ("decentnode tune choco", "decentnode tune choco graph=ring_16.edges"),
-    "list": (
-        "decentnode list configs",
-        "decentnode list sharing",
-        "decentnode list sharing choco",
-        "decentnode list transform --options",
-    ),
-    "new": ("decentnode new mixing", "decentnode new mixing --with scheme,dataset,model,graph"),
-    "show": ("decentnode show quickstart > mine.yaml", "decentnode show ring_16.edges > ring.edges"),
-    "verify": ("decentnode verify runs/mine",),
-    "plot": ("decentnode plot runs/mine", "decentnode plot runs/a runs/b --out pictures"),
-    "compare": (
-        "decentnode compare runs/a runs/b",
-        "decentnode compare runs/quick --target 90 --no-draw",
-    ),
-    "report": ("decentnode report runs/quick", "decentnode report runs/quick --paper paper --columns 2"),
-    "frontier": ("decentnode frontier studies/privacy seeds=1", "decentnode frontier runs/privacy"),
-    "watch": ("decentnode watch runs/quick --port 8000",),
-    "export": (
-        "decentnode export runs/mine",
-        "decentnode export runs/mine --format decentralizepy --out exported",
-        "decentnode export runs/adapters --merged --out weights.safetensors",
-    ),
-    "download": (
-        "decentnode download cifar10",
-        "decentnode download idx variant=kmnist --to data",
-    ),
-    "convert": (
-        "decentnode convert king matrix --nodes 64 --out king",
-        "decentnode convert fedscale-availability client_behave_trace --nodes 64 --hours 48",
-    ),
-    "status": ("decentnode status runs/mine",),
-    "restart": ("decentnode restart runs/mine 3",),
-    "bench": ("decentnode bench", "decentnode bench mix --help"),
-    "doctor": ("decentnode doctor", "decentnode doctor mine.yaml", "decentnode doctor --limits"),
-    "schema": ("decentnode schema > decentnode.schema.json",),
-    "import": ("decentnode import config.ini graph=ring_16.edges --out mine.yaml",),
-}
-"""Command lines by the command that they show."""
+
+def examples(*lines: str) -> str:
+    """Returns the lines below the options of a command's help: command lines that show it."""
+    return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
-def examples(command: str) -> str:
-    """Returns the lines below the options of a command's help."""
-    title = "Examples:" if len(EXAMPLES[command]) > 1 else "Example:"
-    return "\n\n".join([title, *EXAMPLES[command]])
+def import_torch() -> None:
+    """Imports torch; the process takes two thirds of the time, because the collector skips what stays."""
+    gc.disable()
+    import torch
+
+    # Nodes are forked from this process, and other threads would not survive that. A plug-in has set what is
+    # another number later.
+    torch.set_num_threads(1)
+
+    gc.freeze()
+    gc.enable()

@@ -8,7 +8,6 @@ node's thread calls its `Endpoint`.
 """
 
 import os
-import resource
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -67,6 +66,8 @@ def kept_links() -> int:
 
     A peer costs up to `FILES_PER_PEER` descriptors, and half of the limit is left for everything else.
     """
+    import resource
+
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_KEPT_LINKS if limit == resource.RLIM_INFINITY else min(MOST_KEPT_LINKS, limit // 12)
 

@@ -7,7 +7,6 @@ counts.
 
 import math
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -55,7 +54,8 @@ def _numbers(*names: str, group: Path | None = None) -> Iterator[list[int]]:
 
 def processors() -> int:
     """Counts processors that this process may keep busy, within the quotas of its groups."""
-    allowed = float(len(os.sched_getaffinity(0)))
+    # macOS has no such masks.
+    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     for group in with_parents(control_group()):
         with suppress(OSError, ValueError):
             quota, period = map(int, (group / "cpu.max").read_text().split())
@@ -72,6 +72,8 @@ def room_for_processes() -> float:
     The kernel counts those of a user (`ulimit -u`), but not for root, and those of each group (`pids.max`).
     """
     of_groups = room("pids.max", "pids.current")
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.getuid() == 0:
         return of_groups

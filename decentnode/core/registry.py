@@ -329,7 +329,7 @@ TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
-ATTACKS = Registry("attack", "decentnode.attacks", "decentnode.attacks.base:Adversary")
+ATTACKS = Registry("attack", "decentnode.attacks.plugins", "decentnode.attacks.base:Adversary")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,

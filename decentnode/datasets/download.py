@@ -1,6 +1,5 @@
 """Fetches the files of datasets over HTTP: continues what was cut off, verifies it, and unpacks it safely."""
 
-import fcntl
 import gzip
 import hashlib
 import os
@@ -89,6 +88,8 @@ def fetch(source: Source, folder: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[BufferedRandom]:
+    import fcntl
+
     with part.open("a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,8 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from decentnode.core.atomic_files import write_durably
+from decentnode.formats.records import RoundRecord, records_by_rank
 from decentnode.results import Run
-from decentnode.results.records import RoundRecord, records_by_rank
 
 
 def as_decentralizepy(run: Run, out: Path) -> list[Path]:

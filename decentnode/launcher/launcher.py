@@ -26,17 +26,19 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.security.curve import prove_guard
 from decentnode.config.consistency import why_not_taken_back
+from decentnode.core import hooks
 from decentnode.core.clock import AwakeClock, seconds_since_process_start
 from decentnode.core.process_setup import default_threads, leave_behind, signals_that_stop
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, StartError
+from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher import peer_service, preflight
-from decentnode.launcher.attackers import AttackProcess
 from decentnode.launcher.cluster.base import Cluster, OneMachine
 from decentnode.launcher.cluster.graceful_stop import GracefulStop
 from decentnode.launcher.cluster.several_machines import SeveralMachines
+from decentnode.launcher.extension import RunExtension
 from decentnode.launcher.monitoring.incidents import Incidents
 from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.monitor import RunMonitor
@@ -50,7 +52,6 @@ from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
-from decentnode.launcher.report.row_writers import RowWriters
 from decentnode.launcher.report.summary import summarize
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
@@ -61,8 +62,6 @@ from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
-from decentnode.results.figures.plot_process import Pictures, make_figures
-from decentnode.results.reader import EvaluationRow
 
 POLL_INTERVAL = 0.1
 PROGRESS_INTERVAL = 0.25
@@ -121,9 +120,11 @@ class Launcher:
 
         # The processes beside the nodes.
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._degrade)
-        self._attacks = AttackProcess(experiment, local, self.run_dir, self._degrade)
         self._peer_service_process: ChildProcess | None = None
-        self._writers = RowWriters(() if machine else settings.records.writers, self._degrade)
+        self._extensions: list[RunExtension] = [
+            extension(experiment, machine, self.run_dir, self._run_state.lock, log_event=self._degrade)
+            for extension in hooks.found("run").values()
+        ]
 
         # The parts, which receive reports and messages in the order in which they register.
         self._report_dispatcher = Dispatcher[Report]()
@@ -224,7 +225,7 @@ class Launcher:
                 self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
-            self._complete_attacks()
+            self._complete_extensions()
             summary = self._sum_up(wall)
         except BaseException as error:
             self.console.close()
@@ -235,25 +236,25 @@ class Launcher:
             self._run_monitor.close()
             self.server.close()
             self._evaluators.close()
-            self._attacks.close()
-            self._writers.close()
+            for extension in self._extensions:
+                extension.close()
             if self._peer_service_process is not None:
                 self._peer_service_process.close()
             self._cluster.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         # After the server: figures take time, and all node processes have ended by now.
-        are_wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
-        pictures = make_figures(self.run_dir) if are_wanted and not self._is_stopping() else Pictures()
-        self.console.ended(summary, self.run_dir, pictures, code)
+        has_more = self.evaluations.rows and not self._is_stopping()
+        lines = [line for one in self._extensions for line in one.closing_lines()] if has_more else []
+        self.console.ended(summary, self.run_dir, code, lines)
         return code
 
     # Before the first round.
 
     def _fork(self) -> None:
         # First: these must not hold the pipe of the nodes open.
-        self._attacks.start()
-        self._writers.start(self.run_dir, self._run_state.lock)
+        for extension in self._extensions:
+            extension.start()
         self._evaluators.start(self.threads)
         self._socket_dir = name_socket_directory()
         self._peer_service_process = peer_service.start_service(
@@ -352,7 +353,8 @@ class Launcher:
             return
         self._run_state.begin(start)
         self.evaluations.read(is_late=bool(start.late))
-        self._writers.begin()
+        for extension in self._extensions:
+            extension.begin()
         self._handshakes.fill(start.handshakes)
         experiment, settings = self.experiment, self.experiment.settings
         self._observer = ModelObserver(
@@ -442,7 +444,8 @@ class Launcher:
             self._peer_service_process = None
             text = f"the peer-sampling service has ended ({how}); nodes repeat its last views; its log: {log}"
             self._degrade("peer_sampling", text)
-        self._attacks.drop_ended()
+        for extension in self._extensions:
+            extension.check()
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()
@@ -507,7 +510,6 @@ class Launcher:
             if is_last or is_probable or now >= self._rows_due:
                 self._complete_rows(is_last)
                 self._rows_due = now + ROWS_INTERVAL if self.evaluations.reports else NEVER
-        self._writers.drop_failed()
         self.console.progress(self.membership)
 
     def _complete_rows(self, is_last: bool) -> None:
@@ -521,7 +523,8 @@ class Launcher:
         for row in rows:
             self.console.evaluated(row)
         if rows:
-            self._writers.more_rows()
+            for extension in self._extensions:
+                extension.more_rows()
             self._look_at_target(rows)
 
     def _look_at_target(self, rows: Collection[EvaluationRow]) -> None:
@@ -597,12 +600,15 @@ class Launcher:
             why = repr(self._observer.error or "it was not ready in time")
             self._degrade("observer", f"mean model and consensus distance are not available: {why}")
 
-    def _complete_attacks(self) -> None:
-        """Waits for the attacks on the last rounds, until a signal."""
-        self._attacks.finish()
+    def _complete_extensions(self) -> None:
+        """Waits for what the summary has of extensions, such as the attacks on the last rounds."""
+        for extension in self._extensions:
+            extension.nodes_ended()
         limit = time.monotonic() + Timeouts.attacks
-        while not self._is_stopping() and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
-            self._watch(0.0)
+        for extension in self._extensions:
+            # A signal ends the wait.
+            while not self._is_stopping() and time.monotonic() < limit and extension.is_busy(POLL_INTERVAL):
+                self._watch(0.0)
 
     def _health(self) -> list[dict[str, Any]]:
         """Returns what happened to everything beside the nodes, in the order of the events."""
@@ -610,7 +616,7 @@ class Launcher:
 
     def _sum_up(self, wall: float) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
-        attacks = self._attacks.close()
+        of_extensions = [extension.summary() for extension in self._extensions]
         self._cluster.conclude()
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
@@ -630,12 +636,14 @@ class Launcher:
             simulation=self.experiment.settings.communication.make().plan.simulation,
             target=self._target,
         )
-        summary["attacks"] = attacks
+        for entries in of_extensions:
+            summary |= entries
         summary["health"] = self._health()
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
-        self._writers.finish(lambda: self._graceful_stop.is_urgent)
+        for extension in self._extensions:
+            extension.finish(lambda: self._graceful_stop.is_urgent)
         if len(health := self._health()) > len(summary["health"]):
             # Writers read the summary, so one that is dropped now came after it.
             summary["health"] = health

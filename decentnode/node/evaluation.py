@@ -13,12 +13,12 @@ from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, Sna
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
+from decentnode.formats.metrics import LOCAL, VALIDATION
+from decentnode.formats.records import Records, RoundRecord, private_megabytes
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
-from decentnode.results.metrics import LOCAL, VALIDATION
-from decentnode.results.records import Records, RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
 

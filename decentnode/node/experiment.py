@@ -33,6 +33,8 @@ from decentnode.core.text import first_line
 from decentnode.core.vector import DTYPES, ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import Metric
+from decentnode.formats.records import KeptBeside, RecordFile, Records
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import (
@@ -62,8 +64,6 @@ from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
-from decentnode.results.metrics import Metric
-from decentnode.results.records import KeptBeside, RecordFile, Records
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector

@@ -30,6 +30,7 @@ from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import flush_output, log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
+from decentnode.formats.records import RecordFile, private_megabytes
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
@@ -39,7 +40,6 @@ from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.node.step_workers import StepWorkers
-from decentnode.results.records import RecordFile, private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages

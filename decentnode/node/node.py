@@ -21,13 +21,13 @@ from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, PeerUnmet, ProtocolError, RunFailed
+from decentnode.formats.records import Records, RoundRecord
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.models.state_encoding import form
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.evaluation import NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.round_scheduler import RoundScheduler
-from decentnode.results.records import Records, RoundRecord
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.training import Training
 

@@ -23,7 +23,7 @@ from decentnode.config.settings import Settings
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import printable
 from decentnode.core.timeouts import Timeouts
-from decentnode.results.reader import CodeVersion
+from decentnode.formats.reader import CodeVersion
 
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""

@@ -19,9 +19,9 @@ from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
+from decentnode.formats.partition_table import PartitionTable
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.results.partition_table import PartitionTable
 from decentnode.sharing.base import Sharing
 from decentnode.training.tasks import NextToken
 

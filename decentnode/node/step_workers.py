@@ -39,11 +39,11 @@ from decentnode.errors import (
     explained,
     is_out_of_memory,
 )
+from decentnode.formats.records import private_megabytes
 from decentnode.models.module_state import keeps_only_tensors
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.checkpoint.safetensors_io import BadTensors
-from decentnode.results.records import private_megabytes
 from decentnode.training.training import StepExecutor, StepResult, SubmittedStep, Training
 
 _ORDER = struct.Struct("<QIqqdBBB")

@@ -4,9 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decentnode.results.model_files import model_rounds, read_model
-    from decentnode.results.reader import read_evaluations, read_events, read_object
-    from decentnode.results.records import read_records, records_by_rank
+    from decentnode.formats.model_files import model_rounds, read_model
+    from decentnode.formats.reader import read_evaluations, read_events, read_object
+    from decentnode.formats.records import read_records, records_by_rank
     from decentnode.results.run import Run
     from decentnode.results.study import Study
 
@@ -19,13 +19,13 @@ __all__ = [
 _HOMES = {
     "Run": "decentnode.results.run",
     "Study": "decentnode.results.study",
-    "model_rounds": "decentnode.results.model_files",
-    "read_evaluations": "decentnode.results.reader",
-    "read_events": "decentnode.results.reader",
-    "read_model": "decentnode.results.model_files",
-    "read_object": "decentnode.results.reader",
-    "read_records": "decentnode.results.records",
-    "records_by_rank": "decentnode.results.records",
+    "model_rounds": "decentnode.formats.model_files",
+    "read_evaluations": "decentnode.formats.reader",
+    "read_events": "decentnode.formats.reader",
+    "read_model": "decentnode.formats.model_files",
+    "read_object": "decentnode.formats.reader",
+    "read_records": "decentnode.formats.records",
+    "records_by_rank": "decentnode.formats.records",
 }
 """Modules that are imported on first use, because `decentnode status` needs no numpy."""
 

@@ -7,7 +7,7 @@ import msgspec
 
 from decentnode.core.atomic_files import sync_folder, write_durably
 from decentnode.errors import BadInput
-from decentnode.results.reader import StrPath
+from decentnode.formats.reader import StrPath
 
 ATTACKS_FILE = "attacks.jsonl"
 MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy")

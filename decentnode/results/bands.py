@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import exp, isfinite, log, nan
 from statistics import fmean
 
-from decentnode.results.metrics import Metric
+from decentnode.formats.metrics import Metric
 from decentnode.results.run import Run
 from decentnode.results.statistics import interval
 

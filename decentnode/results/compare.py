@@ -6,9 +6,9 @@ from math import isfinite
 from statistics import fmean
 
 from decentnode.core.text import decimal, readable_bytes, readable_seconds
-from decentnode.results.figures.curves import Outcome, RunCurves, different_datasets, spread_of
-from decentnode.results.metrics import ACCURACY, LOSS, Metric
-from decentnode.results.reader import EvaluationRow
+from decentnode.formats.metrics import ACCURACY, LOSS, Metric
+from decentnode.formats.reader import EvaluationRow
+from decentnode.results.curves import Outcome, RunCurves, different_datasets, spread_of
 from decentnode.results.table_cells import AT_MOST
 
 FROM_START = 3

@@ -15,11 +15,11 @@ from decentnode.core.registry import MODELS, import_from, reading_only
 from decentnode.core.text import counted, first_line
 from decentnode.core.vector import DTYPES, Precision
 from decentnode.errors import BadInput
+from decentnode.formats.model_files import model_rounds, names_in, path_of
+from decentnode.formats.reader import code_folders, read_value
 from decentnode.models.base import Model, initial_model
 from decentnode.models.module_copies import copied
 from decentnode.models.pretrained import content_of
-from decentnode.results.model_files import model_rounds, names_in, path_of
-from decentnode.results.reader import code_folders, read_value
 
 
 class ArgumentForm(msgspec.Struct):

@@ -1,6 +1,5 @@
 """One run as a study sees it: settings, state, curves of the headline metric, a tidy table."""
 
-import fcntl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -10,27 +9,20 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 
 from decentnode.core.text import counted, first_line, ratio, readable_bytes, readable_seconds
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.results import cards
-from decentnode.results.extra import need
-from decentnode.results.figures.curves import BYTES, SECONDS, bytes_axis, chosen_axis, read_runs, seconds_axis
-from decentnode.results.metrics import Metric, chosen_metric
-from decentnode.results.partition_table import read_partition
-from decentnode.results.reader import (
-    NOT_OURS,
+from decentnode.formats.metrics import Metric, chosen_metric
+from decentnode.formats.partition_table import read_partition
+from decentnode.formats.reader import (
     SCHEMA,
-    EvaluationRow,
     StrPath,
-    check_run,
-    is_simulated,
-    read_evaluations,
-    read_metrics,
-    read_object,
 )
-from decentnode.results.records import records_by_rank, write_atomically
+from decentnode.formats.records import records_by_rank, write_atomically
+from decentnode.formats.run import RUNNING, RunFiles
+from decentnode.results import cards
+from decentnode.results.curves import BYTES, SECONDS, bytes_axis, chosen_axis, read_runs, seconds_axis
+from decentnode.results.extra import missing, need
 from decentnode.results.tidy import RECORD_COLUMNS, TEXTS, Cell, cells, columns, record_cells
 
 if TYPE_CHECKING:
@@ -39,7 +31,6 @@ if TYPE_CHECKING:
 
     from decentnode.results.figures.plots import NotebookFigure
 
-RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
 ROWS_PER_BLOCK = 50_000
 ENTRY = "study.json"
 """The file in a run's directory where a sweep records the run, once it has ended."""
@@ -86,7 +77,7 @@ def read_entry(run_dir: StrPath) -> RunEntry | None:
         return None
 
 
-class Run:
+class Run(RunFiles):
     """A run, from the files in its directory; each is read when something first needs it.
 
         run = Run("runs/quickstart")
@@ -96,10 +87,9 @@ class Run:
     raise BadInput for files that decentnode has not written. Rounds count from 1.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: StrPath) -> None:
         """Raises BadInput if that is not the directory of a run."""
-        self.directory = Path(directory)
-        check_run(self.directory)
+        super().__init__(directory)
         self.network: nn.Module | None = None
         """The module that was passed as the model of the run, if it was started here; no file has it."""
 
@@ -115,8 +105,8 @@ class Run:
 
     def _card(self) -> str:
         picture = b""
-        if self.rows:
-            from decentnode.results.figures import plots  # loads matplotlib
+        if self.rows and not missing("matplotlib", "figures"):
+            from decentnode.results.figures import plots
 
             picture = plots.thumbnail(read_runs([self.directory])[0])
         return cards.card(self.name, self.state, self._outline(), cards.pairs([*self._facts()]), picture)
@@ -170,91 +160,10 @@ class Run:
             yield "model hash", self.model_hash[:16]
         yield "directory", str(self.directory)
 
-    @property
-    def name(self) -> str:
-        """The name from the configuration."""
-        return str(self.settings.get("name"))
-
-    @property
-    def seed(self) -> int:
-        """The seed from the configuration."""
-        return int(self.settings.get("seed", 0))
-
-    @property
-    def run_id(self) -> str:
-        """The identifier of 16 hexadecimal digits, kept by a resume; empty before the start."""
-        path = self.directory / "run.json"
-        return str(read_object(path).get("run_id", "")) if path.exists() else ""
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The configuration with every default filled in."""
-        path = self.directory / "config.yaml"
-        try:
-            content = yaml.safe_load(path.read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise BadInput(f"{path}: {NOT_OURS}: {str(error).splitlines()[0]}") from error
-        if not isinstance(content, dict):
-            raise BadInput(f"{path}: {NOT_OURS}: it is no mapping")
-        return content
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The content of `summary.json`; empty before the end of the run."""
-        path = self.directory / "summary.json"
-        return read_object(path) if path.exists() else {}
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether its seconds are virtual."""
-        return is_simulated(self.summary, self.settings)
-
-    @property
-    def model_hash(self) -> str:
-        """The hash of all final models, equal for runs with equal models; empty before the end."""
-        return str(self.summary.get("model_hash") or "")
-
-    @cached_property
-    def rows(self) -> list[EvaluationRow]:
-        """The evaluations so far, by round."""
-        path = self.directory / "evaluations.jsonl"
-        return read_evaluations(path) if path.exists() else []
-
-    @cached_property
-    def metrics(self) -> Sequence[Metric]:
-        """The metrics of the evaluations; the first is the headline metric."""
-        return read_metrics(self.directory)
-
-    @property
-    def headline(self) -> Metric:
-        """The metric that the run is judged by."""
-        return self.metrics[0]
-
     @cached_property
     def entry(self) -> RunEntry | None:
         """The entry that a sweep has recorded of it; None for a run of its own."""
         return read_entry(self.directory)
-
-    @property
-    def state(self) -> str:
-        """The state: `finished` (all nodes did all rounds), `running`, or `incomplete`."""
-        # A run in progress had no summary when this one was first read.
-        ended = self.summary or Run(self.directory).summary
-        if ended and ended.get("finished_nodes") == ended.get("nodes"):
-            return FINISHED
-        return RUNNING if self._is_locked else INCOMPLETE
-
-    @property
-    def _is_locked(self) -> bool:
-        """Whether a process of the run lives: each of them shares a lock of its directory."""
-        try:
-            with (self.directory / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
 
     def curve(self, metric: Metric | None = None) -> list[float]:
         """The mean over nodes after each evaluation, as people read it; nan if one is not finite."""

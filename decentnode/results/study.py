@@ -13,10 +13,12 @@ import yaml
 
 from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import Metric, chosen_metric
+from decentnode.formats.reader import NOT_OURS, StrPath, check_run
+from decentnode.formats.run import FINISHED
 from decentnode.results import cards
 from decentnode.results.bands import AXES, distance_band, metric_band
-from decentnode.results.extra import need
-from decentnode.results.figures.curves import (
+from decentnode.results.curves import (
     BYTES,
     MIXED_TIMES,
     SECONDS,
@@ -27,10 +29,8 @@ from decentnode.results.figures.curves import (
     seconds_axis,
     together,
 )
-from decentnode.results.figures.styles import style_at
-from decentnode.results.metrics import Metric, chosen_metric
-from decentnode.results.reader import NOT_OURS, StrPath, check_run
-from decentnode.results.run import FINISHED, Run
+from decentnode.results.extra import missing, need
+from decentnode.results.run import Run
 from decentnode.results.statistics import (
     Comparison,
     Interval,
@@ -39,6 +39,7 @@ from decentnode.results.statistics import (
     interval,
     value_at,
 )
+from decentnode.results.styles import style_at
 from decentnode.results.table_cells import AT_MOST, UNKNOWN, Cell, number, of_bytes, of_seconds
 
 if TYPE_CHECKING:
@@ -411,8 +412,8 @@ class Study:
 
     def _card(self) -> str:
         line, picture = f"{counted(len(self.variants), 'variant')}, {counted(len(self.runs), 'run')}", b""
-        if any(run.rows for run in self.runs):
-            from decentnode.results.figures import plots_study  # loads matplotlib
+        if any(run.rows for run in self.runs) and not missing("matplotlib", "figures"):
+            from decentnode.results.figures import plots_study
 
             picture = plots_study.study_thumbnail(self._curves(self.headline, "rounds"))
         return cards.card(f"study {self.name}", "", line, self._card_table(), picture)

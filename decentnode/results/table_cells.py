@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 
 from decentnode.core.text import readable_bytes, readable_seconds
-from decentnode.results.metrics import Metric
+from decentnode.formats.metrics import Metric
 from decentnode.results.statistics import Interval
 
 UNKNOWN = "-"

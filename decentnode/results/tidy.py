@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from decentnode.results.metrics import Metric
-from decentnode.results.reader import EvaluationRow
-from decentnode.results.records import RoundRecord
+from decentnode.formats.metrics import Metric
+from decentnode.formats.reader import EvaluationRow
+from decentnode.formats.records import RoundRecord
 
 Cell: TypeAlias = str | int | float | None
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from decentnode.attacks.passive.record import Record
-from decentnode.results.records import read_records
+from decentnode.formats.records import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 20

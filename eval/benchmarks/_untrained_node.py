@@ -19,6 +19,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Samples
+from decentnode.formats.records import RecordFile, Records
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
@@ -26,7 +27,6 @@ from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResou
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
-from decentnode.results.records import RecordFile, Records
 from decentnode.sharing.base import Setup
 from decentnode.sharing.gossip import Gossip
 from decentnode.training.minibatches import Shard

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decentnode.results.compare import compare
-from decentnode.results.figures.curves import read_runs
-from decentnode.results.reader import read_object
+from decentnode.results.curves import read_runs
+from decentnode.formats.reader import read_object
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "resnet18"
 MOST_POINTS, MOST_LOSS = 1.0, 1.015

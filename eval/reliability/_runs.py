@@ -32,13 +32,13 @@ from decentnode.communication.launcher_link.reports import (
     Report,
 )
 from decentnode.config.loader import load
+from decentnode.formats.records import RoundRecord, read_records
 from decentnode.graph.base import Graph
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.processes.fork_server import die_with
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.node.experiment import Experiment
-from decentnode.results.records import RoundRecord, read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
 ROOT = Path(__file__).parents[2]

@@ -38,8 +38,8 @@ from typing import Any
 import networks
 from _runs import ROOT, TINY
 
-from decentnode.results.reader import read_evaluations, read_events
-from decentnode.results.records import RoundRecord, read_records
+from decentnode.formats.reader import read_evaluations, read_events
+from decentnode.formats.records import RoundRecord, read_records
 
 NAMESPACES = ("decentnode-even", "decentnode-odd")
 NODES = 8

@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 from decentnode.config.loader import load
 from decentnode.core.registry import SHARINGS
 from decentnode.errors import ExitCode
+from decentnode.formats.records import read_records
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.results.records import read_records
 from decentnode.sharing.consensus_control import ConsensusControl, distance
 
 NODES, DIMENSION = 8, 16

@@ -22,11 +22,11 @@ from _runs import TINY
 from partition import MOST_ERROR, NODES, contraction
 
 from decentnode.config.loader import load
+from decentnode.formats.reader import read_evaluations
+from decentnode.formats.records import RoundRecord, read_records
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import measure
-from decentnode.results.reader import read_evaluations
-from decentnode.results.records import RoundRecord, read_records
 
 NAMESPACES = ("decentnode-east", "decentnode-west")
 ADDRESSES = ("10.77.32.1", "10.77.32.2")

@@ -28,8 +28,8 @@ import torch
 from _runs import CHECK_INTERVAL, Trial, _Running, session_of
 
 from decentnode.errors import BadInput
-from decentnode.results.reader import read_events
-from decentnode.results.records import read_records
+from decentnode.formats.reader import read_events
+from decentnode.formats.records import read_records
 
 FOUR = ("graph={name: ring, nodes: 4}", "dataset.nodes=4")
 ENDLESS = (*FOUR, "rounds=1000000")

@@ -34,8 +34,8 @@ from decentnode.communication import wire
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.security.key_files import load_credentials, make_keys
 from decentnode.core.payload import Payload, dense_layout
+from decentnode.formats.records import read_records
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.results.records import read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
 ADDRESSES = ("127.0.0.1", "127.0.0.2")

@@ -26,10 +26,10 @@ import torch
 
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput, ExitCode
+from decentnode.formats.reader import SCHEMA, read_object
+from decentnode.formats.records import RoundRecord, read_records, write_atomically
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import RunStamp
-from decentnode.results.reader import SCHEMA, read_object
-from decentnode.results.records import RoundRecord, read_records, write_atomically
 
 STAMP = RunStamp(1, 0, "torn")
 ELEMENTS = 20_000

@@ -18,10 +18,10 @@ import msgspec
 import yaml
 
 from decentnode.core.registry import WRITERS
+from decentnode.formats.metrics import CLASSIFICATION
+from decentnode.formats.reader import SCHEMA, EvaluationRow
+from decentnode.formats.records import write_atomically
 from decentnode.results import Run
-from decentnode.results.metrics import CLASSIFICATION
-from decentnode.results.reader import SCHEMA, EvaluationRow
-from decentnode.results.records import write_atomically
 
 NODES, ROUNDS = 4, range(4, 40, 5)
 RUN_ID = "00ab5f1e00ab5f1e"

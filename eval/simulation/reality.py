@@ -41,8 +41,8 @@ sys.path.insert(0, str(ROOT))
 
 import _links as links  # noqa: E402
 
+from decentnode.formats.records import RoundRecord, read_records  # noqa: E402
 from decentnode.node.asynchronous.schedule import message_of, read_schedule  # noqa: E402
-from decentnode.results.records import RoundRecord, read_records  # noqa: E402
 from decentnode.sharing.asynchronous.ad_psgd import ANSWER, REQUEST  # noqa: E402
 from decentnode.simulation.network import Model  # noqa: E402
 from tests.integration.spawner import Spawner  # noqa: E402

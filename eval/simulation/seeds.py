@@ -41,11 +41,11 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.errors import RunFailed
+from decentnode.formats.records import read_records
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
-from decentnode.results.records import read_records
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages

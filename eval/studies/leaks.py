@@ -13,13 +13,13 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from decentnode.cli.frontier import aligned, attack_missing, directory_of
 from decentnode.config.loader import load
 from decentnode.core.payload import Payload
+from decentnode.formats.transcript import Transcript
 from decentnode.node.experiment import Experiment
 from decentnode.results import Run, Study
 from decentnode.results.attack_results import read_results
-from decentnode.results.transcript import Transcript
+from decentnode.studies.frontier import aligned, attack_missing, directory_of
 from decentnode.studies.sweep import command
 
 STUDY = Path("configs/studies/leaks.yaml")

@@ -29,8 +29,8 @@ from decentnode.config import loader
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import MODELS, SHARINGS
 from decentnode.errors import STOPPED_BY, BadInput, ConfigError, RunFailed
+from decentnode.formats.reader import read_object
 from decentnode.node import child_answers
-from decentnode.results.reader import read_object
 from decentnode.sharing import Gossip
 from tests.integration.spawner import Spawner
 from tests.support.pages import blocks

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decentnode.attacks import PassiveAttack
+from decentnode.attacks.attackers import attacked, passive, scene_of
 from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.audit import CanaryAudit
 from decentnode.attacks.passive.inversion import DeepLeakage, InvertingGradients, trained_on
@@ -25,11 +26,10 @@ from decentnode.attacks.passive.membership import CalibratedLoss, Lira, LossThre
 from decentnode.attacks.passive.sight import Sight
 from decentnode.core.registry import ATTACKS
 from decentnode.errors import BadInput
+from decentnode.formats.transcript import Transcript, cut_back
 from decentnode.graph.families import FullyConnected, Ring
-from decentnode.launcher.attackers import attacked, passive, scene_of
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import best, read_results, write_results
-from decentnode.results.transcript import Transcript, cut_back
 from decentnode.sharing import FedAvg, Gossip, SecureAggregation
 from tests.node.test_configs import QUICKSTART
 from tests.support.in_process import Nodes

@@ -588,7 +588,7 @@ def test_two_starts_at_once_install_once_and_pass_words_and_exit_code_on(start, 
     assert sorted(err for _, err in outputs) == ["", INSTALLING]
     (installation,) = (tmp_path / "log").read_text().splitlines()
     root = tmp_path / "checkout"
-    assert installation.endswith(f"-c {root}/constraints.txt -e {root}[compression,privacy]")
+    assert installation.endswith(f"-c {root}/constraints.txt -e {root}[compression,figures,privacy]")
 
 
 def test_without_words_the_quickstart_runs(start, tmp_path):

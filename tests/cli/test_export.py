@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from decentnode.core.timeouts import Timeouts
+from decentnode.formats.records import RoundRecord
 from decentnode.launcher.state.run_directory import RunLock
-from decentnode.results.records import RoundRecord
 from decentnode.results.writers import MlflowWriter
 from tests.results.test_study import make_run
 from tests.results.test_writers import FakeMlflow

@@ -12,7 +12,6 @@ import typer
 from typer.models import ArgumentInfo
 
 from decentnode.cli import app as cli
-from decentnode.cli.words import EXAMPLES
 from decentnode.config import loader, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,14 +20,14 @@ PLACEHOLDERS = {
     "CONFIG", "STUDY", "RUN", "FILE", "FOLDER", "NAME", "KIND", "KEY=VALUE", "RANK", "RANKS", "PARTS", "I/N",
 }  # fmt: skip
 RUN_HERE = {"list", "show", "graph", "new", "schema", "doctor"}
+EXAMPLES = {name: (command.epilog or "").split("\n\n")[1:] for name, command in COMMANDS.items()}
 LINES = [line for lines in EXAMPLES.values() for line in lines]
 
 
 def test_every_command_has_examples_which_its_help_shows(call):
-    assert set(EXAMPLES) == set(COMMANDS)
-    for name, command in COMMANDS.items():
-        assert all(line in command.epilog.split("\n\n") for line in EXAMPLES[name])
-        assert all(line.startswith(f"decentnode {name}") for line in EXAMPLES[name])
+    for name, lines in EXAMPLES.items():
+        assert lines
+        assert all(line.startswith(f"decentnode {name}") for line in lines)
     text = " ".join(call("sweep", "--help")[1].split())
     assert "Examples: decentnode sweep studies/quick --plan decentnode sweep studies/quick seeds=3" in text
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from decentnode.core import line_file
 from decentnode.core.line_file import LineFile
-from decentnode.results.records import write_atomically
+from decentnode.formats.records import write_atomically
 
 
 def names(folder: Path) -> list[str]:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from decentnode.config import loader as config
 from decentnode.datasets.idx import Idx
 from decentnode.errors import BadInput
+from decentnode.formats.reader import EvaluationRow, read_lines
 from decentnode.graph.families import Ring
 from decentnode.graph.files import read_graph
 from decentnode.graph.mixing import WeightFile
-from decentnode.results.reader import EvaluationRow, read_lines
 from tests.corpus.bad_files import ROW
 from tests.corpus.formats import IMAGES, LABELS, images, labels
 

@@ -11,7 +11,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from decentnode.results.records import RoundRecord, read_records
+from decentnode.formats.records import RoundRecord, read_records
 from tests.integration.spawner import ROOT, Command, Spawner
 
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

@@ -4,8 +4,8 @@ import hashlib
 import os
 import signal
 
-from decentnode.results.model_files import model_hash
-from decentnode.results.reader import read_evaluations
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.reader import read_evaluations
 from tests.integration.running import Run
 from tests.support.in_threads import Ranks
 

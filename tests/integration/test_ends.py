@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.results.reader import SCHEMA, read_evaluations, read_events
+from decentnode.formats.reader import SCHEMA, read_evaluations, read_events
 from tests.integration.running import QUICKSTART, ROOT, Run, call, wait_until
 from tests.integration.spawner import Spawner
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from decentnode.results.records import read_records
+from decentnode.formats.records import read_records
 from tests.integration.running import Run, alive, wait_until
 
 PACED = "sharing=faulty:Paced"

@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
+from decentnode.formats.reader import read_object
+from decentnode.formats.records import read_records
 from decentnode.node.experiment import Experiment
-from decentnode.results.reader import read_object
-from decentnode.results.records import read_records
 from tests.integration.running import Run
 from tests.integration.test_time_varying import assert_same_models, written
 from tests.support.in_process import Nodes

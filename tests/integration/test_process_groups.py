@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from decentnode.formats.model_files import model_hash
 from decentnode.node.experiment import Experiment
-from decentnode.results.model_files import model_hash
 from tests.integration.running import Run, run_command
 from tests.support.in_process import Nodes
 

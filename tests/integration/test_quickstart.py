@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from decentnode.results.records import read_records
+from decentnode.formats.records import read_records
 from tests.integration.running import Run
 
 

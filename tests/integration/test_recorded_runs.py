@@ -13,11 +13,11 @@ import torch
 
 from decentnode.cli import app as cli
 from decentnode.errors import BadInput
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.transcript import Transcript
 from decentnode.results import Run as Results
 from decentnode.results import model_rounds, read_model, read_records
 from decentnode.results.attack_results import ATTACKS_FILE, best, read_results
-from decentnode.results.model_files import model_hash
-from decentnode.results.transcript import Transcript
 from tests.integration.running import ROOT, Run
 
 LATE = 0.5

@@ -13,9 +13,9 @@ from itertools import pairwise
 import pytest
 
 from decentnode.cli import app as cli
+from decentnode.formats.reader import read_object
+from decentnode.formats.records import read_records
 from decentnode.launcher.recovery.verify import verify
-from decentnode.results.reader import read_object
-from decentnode.results.records import read_records
 from tests.integration.running import Run, wait_until
 
 ROUNDS = 100

@@ -2,7 +2,7 @@
 
 import json
 
-from decentnode.results.reader import read_evaluations
+from decentnode.formats.reader import read_evaluations
 from decentnode.results.run import Run as Results
 from tests.integration.running import Run
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.records import read_records
 from decentnode.node.experiment import Experiment
-from decentnode.results.model_files import model_hash
-from decentnode.results.records import read_records
 from tests.integration.running import Run
 from tests.support.in_process import Nodes
 

@@ -32,6 +32,8 @@ from decentnode.core.text import (
 )
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
+from decentnode.formats.metrics import ACCURACY, CLASSIFICATION, LOSS
+from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.report import live_view
 from decentnode.launcher.report.console import LOG_LINES, LiveConsole, evaluation_line
 from decentnode.launcher.report.live_view import (
@@ -41,9 +43,6 @@ from decentnode.launcher.report.live_view import (
     screen_for,
 )
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.results.figures.plot_process import Pictures
-from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
-from decentnode.results.reader import EvaluationRow
 from tests.support.reported import report_to
 
 ROW = EvaluationRow(
@@ -121,7 +120,7 @@ def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
     summary = SUMMARY | {
         "metrics": msgspec.to_builtins((LOSS,)), "test": {"loss": SPREAD}, "average_model": {"loss": 0.5}
     }  # fmt: skip
-    screen.ended(summary, Path("/runs/x"), Pictures(), ExitCode.OK)
+    screen.ended(summary, Path("/runs/x"), ExitCode.OK)
     lines = output.getvalue().splitlines()
     assert lines[1].split() == ["round", "loss", "lowest", "highest", "average", "distance", "sent", "time"]
     assert lines[2].split()[:6] == ["10", "0.2500", "0.2000", "0.3000", "0.2000", "0.0809"]
@@ -158,7 +157,7 @@ def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
 
 def test_the_end_is_a_table(output) -> None:
     LiveConsole(output).ended(
-        SUMMARY, Path("/runs/x"), Pictures([Path("overview.png"), Path("a.png")]), ExitCode.OK
+        SUMMARY, Path("/runs/x"), ExitCode.OK, [("pictures", "overview.png and 1 more")]
     )
     assert (
         output.getvalue()
@@ -182,7 +181,7 @@ def test_the_end_keeps_a_long_name_apart_from_its_value(output) -> None:
     metrics = [{"name": "top_3_accuracy", "higher_is_better": True, "is_fraction": True}]
     test = {"top_3_accuracy": SUMMARY["test"]["accuracy"]}
     summary = SUMMARY | {"metrics": metrics, "test": test, "average_model": None}
-    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures([]), ExitCode.OK)
+    LiveConsole(output).ended(summary, Path("/runs/x"), ExitCode.OK)
     assert "\n  test top_3_accuracy 97.00 % ± 0.45, from 96.11 to 98.06\n" in output.getvalue()
     assert "\n  results             /runs/x\n" in output.getvalue()
 
@@ -194,7 +193,7 @@ def test_the_end_names_what_was_measured_on_validation_samples(output) -> None:
         "validation": {"validation_accuracy": SUMMARY["test"]["accuracy"]},
         "average_model": {"accuracy": 0.5, "validation_accuracy": 0.25},
     }
-    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures([]), ExitCode.OK)
+    LiveConsole(output).ended(summary, Path("/runs/x"), ExitCode.OK)
     assert "\n  validation accuracy 97.00 % ± 0.45, from 96.11 to 98.06\n" in output.getvalue()
     assert "\n  average model       50.00 %, validation accuracy 25.00 %\n" in output.getvalue()
 
@@ -205,7 +204,7 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     nothing["test"] = {"accuracy": None, "loss": None}
     lost = {str(rank): f"rank {rank}, round 2: the loss is nan" for rank in range(12)}
     summary = SUMMARY | nothing | {"finished_nodes": 0, "lost_nodes": lost}
-    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
+    LiveConsole(output).ended(summary, Path("/runs/x"), ExitCode.FAILED, [("pictures", "none: no luck")])
     lines = output.getvalue().splitlines()
     assert lines[1] == "trial: failed; 0 of 16 nodes finished (exit code 4)"
     assert lines[3] == "  lost               rank 0, round 2: the loss is nan"
@@ -240,35 +239,33 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     ],
 )  # fmt: skip
 def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
-    LiveConsole(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
+    LiveConsole(output).ended(SUMMARY | changes, Path("x"), ExitCode(code))
     assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
 
 
 def test_models_without_a_finite_loss_are_named(output) -> None:
-    LiveConsole(output).ended(
-        SUMMARY | {"not_finite": {"2": 9, "11": 4}}, Path("x"), Pictures(), ExitCode.NODES_LOST
-    )
+    LiveConsole(output).ended(SUMMARY | {"not_finite": {"2": 9, "11": 4}}, Path("x"), ExitCode.NODES_LOST)
     assert "  not finite         the test loss of ranks 2 and 11, since round 5\n" in output.getvalue()
 
 
 def test_a_graph_that_fell_apart_is_reported(output) -> None:
     summary = SUMMARY | {"lost_nodes": {"2": "killed", "5": "killed"}, "components": [[0, 1], [3, 4]]}
-    LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
+    LiveConsole(output).ended(summary, Path("x"), ExitCode.NODES_LOST)
     line = "  partitioned        into 2 components that trained separately: ranks 0 and 1; ranks 3 and 4\n"
     assert line in output.getvalue()
 
 
 def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     summary = SUMMARY | {"finished_nodes": 0, "lost_nodes": {"0": "its process ended with exit code 143"}}
-    LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.INTERRUPTED)
+    LiveConsole(output).ended(summary, Path("x"), ExitCode.INTERRUPTED)
     assert "exit code 143" not in output.getvalue()
 
 
 def test_refused_messages_are_reported_by_reason_where_there_are_any(output) -> None:
-    LiveConsole(output).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
+    LiveConsole(output).ended(SUMMARY, Path("x"), ExitCode.OK)
     assert "refused" not in output.getvalue()
     refused = {"refused_messages": {"run id": 2, "checksum": 1}}
-    LiveConsole(output).ended(SUMMARY | refused, Path("x"), Pictures(), ExitCode.OK)
+    LiveConsole(output).ended(SUMMARY | refused, Path("x"), ExitCode.OK)
     assert "  refused messages   1 for checksum, 2 for run id\n" in output.getvalue()
 
 
@@ -427,7 +424,7 @@ def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, mon
     screen.progress(membership())
     screen.line("rank 1 is lost: [bold]why[/bold]")
     screen.evaluated(ROW)
-    screen.ended(SUMMARY, Path("/runs/x"), Pictures(), ExitCode.OK)
+    screen.ended(SUMMARY, Path("/runs/x"), ExitCode.OK)
     text = output.getvalue()
     assert "rank 1 is lost: [bold]why[/bold]" in text
     assert "    10       92.00   90.00" in text
@@ -530,7 +527,7 @@ def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None
 
 
 def test_the_end_of_a_run_that_nobody_reads_is_dropped(unread) -> None:
-    LiveConsole(unread).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
+    LiveConsole(unread).ended(SUMMARY, Path("x"), ExitCode.OK)
     assert drain(unread.reader) == ""
 
 

@@ -18,6 +18,7 @@ from decentnode.communication.launcher_link.reports import PeerMissing, Stuck, W
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
+from decentnode.formats.reader import Live, read_events
 from decentnode.launcher.monitoring import control_socket
 from decentnode.launcher.monitoring import control_socket as control
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, query
@@ -25,7 +26,6 @@ from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.results.reader import Live, read_events
 from tests.support.reported import report_to
 
 STATUS = Status(

@@ -19,7 +19,6 @@ from decentnode.errors import ExitCode
 from decentnode.launcher.report import final_lines
 from decentnode.launcher.report.final_lines import exit_code
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.results.figures.plot_process import Pictures
 from tests.launcher.test_remote_machines import IdleLauncher
 from tests.support.reported import report_to
 
@@ -181,5 +180,5 @@ def test_the_command_that_continues_a_finished_run_is_one_that_works(monkeypatch
         "target": target, "model_hash": "", "not_finite": {}, "restarted_nodes": {}, "attacker_weight": {},
         "refused_messages": {}, "attacks": None,
     }  # fmt: skip
-    lines = dict(final_lines.closing_lines(summary, ExitCode.OK, Path("run"), Pictures()))
+    lines = dict(final_lines.closing_lines(summary, ExitCode.OK, Path("run")))
     assert lines["resume with"] == f"decentnode resume run {more} (10 B of checkpoints)"

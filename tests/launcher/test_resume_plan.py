@@ -12,6 +12,10 @@ from decentnode.communication.simulated import Simulated
 from decentnode.config import loader as config
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.formats import records
+from decentnode.formats.metrics import CLASSIFICATION
+from decentnode.formats.reader import SCHEMA, CodeVersion
+from decentnode.formats.records import cut_back
 from decentnode.launcher.recovery import resume as resuming
 from decentnode.launcher.recovery.resume import ResumePlan, refuse_changes, settings_digest, write_state
 from decentnode.launcher.state import run_directory
@@ -22,10 +26,6 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.options import MODELS, effect_of
-from decentnode.results import records
-from decentnode.results.metrics import CLASSIFICATION
-from decentnode.results.reader import SCHEMA, CodeVersion
-from decentnode.results.records import cut_back
 
 CONFIG = """
 name: trial

@@ -7,6 +7,7 @@ import pytest
 
 from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import BadInput
+from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.state.dispatcher import Dispatcher
@@ -14,7 +15,6 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.messages import Start
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
-from decentnode.results.reader import SCHEMA, EvaluationRow
 from tests.launcher.test_resume_plan import CONFIG
 
 RANKS = [2, 3]

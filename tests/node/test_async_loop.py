@@ -14,12 +14,12 @@ from decentnode.communication.inproc import LocalMessage
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, DecentnodeError, PeerLeft, PeerLost, RunFailed
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.reader import read_events
+from decentnode.formats.records import read_records
 from decentnode.node.asynchronous.schedule import PeerRejoined, _written, read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
-from decentnode.results.model_files import model_hash
-from decentnode.results.reader import read_events
-from decentnode.results.records import read_records
 from tests.integration.running import ROOT, Run
 from tests.support.in_process import Nodes
 

@@ -23,13 +23,13 @@ from decentnode.core import atomic_files as durable
 from decentnode.core import line_file
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
+from decentnode.formats.records import RecordFile, Records, RoundRecord, read_records
 from decentnode.models.module_state import equal
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint import node_checkpoints as checkpointing
 from decentnode.node.checkpoint import safetensors_io as tensor_file
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint, RunStamp
-from decentnode.results.records import RecordFile, Records, RoundRecord, read_records
 
 STAMP = RunStamp(run_id=77, incarnation=2, settings="ab" * 32)
 

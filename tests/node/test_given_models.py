@@ -9,10 +9,10 @@ import torch
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import StartError
+from decentnode.formats.records import read_records
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.rejoin import rejoin_nodes
-from decentnode.results.records import read_records
 from tests.support.in_process import Nodes
 
 CONFIGS = Path(__file__).parents[2] / "configs"

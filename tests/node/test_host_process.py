@@ -11,11 +11,11 @@ import torch
 
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.process_setup import keep_freed_memory
+from decentnode.formats.records import RecordFile, Records
 from decentnode.node import host_process as host
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.host_process import _start_together
 from decentnode.node.node import Node
-from decentnode.results.records import RecordFile, Records
 from tests.launcher.test_watchdog import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000

@@ -13,12 +13,12 @@ import torch
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.config.settings import CheckpointSettings
 from decentnode.errors import BadInput
+from decentnode.formats.model_files import read_model
 from decentnode.models.module_state import equal
 from decentnode.node import dry_round
 from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.checkpoint.safetensors_io import holds
 from decentnode.node.experiment import Experiment, average_model_test, vector_test
-from decentnode.results.model_files import read_model
 from tests.support.in_process import Nodes
 from tests.support.in_threads import Ranks
 

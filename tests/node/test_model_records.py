@@ -11,10 +11,10 @@ from torch import nn
 from decentnode.communication.base import ByteCounters
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
+from decentnode.formats.model_files import model_rounds, path_of, read_model, rounds_of
+from decentnode.formats.records import RecordFile, Records, RoundRecord
 from decentnode.node.recording import model_records
 from decentnode.node.recording.model_records import ModelRecords
-from decentnode.results.model_files import model_rounds, path_of, read_model, rounds_of
-from decentnode.results.records import RecordFile, Records, RoundRecord
 
 
 @pytest.fixture

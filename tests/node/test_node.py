@@ -8,8 +8,8 @@ import pytest
 from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, ProtocolError
+from decentnode.formats.records import RoundRecord
 from decentnode.node.node import RoundExchange
-from decentnode.results.records import RoundRecord
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 import pytest
 
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import LOSS
+from decentnode.formats.reader import EvaluationRow
+from decentnode.results import curves
 from decentnode.results.compare import compare
-from decentnode.results.figures import curves, plots
-from decentnode.results.figures.curves import RunCurves
-from decentnode.results.metrics import LOSS
-from decentnode.results.reader import EvaluationRow
+from decentnode.results.curves import RunCurves
+from decentnode.results.figures import plots
 from tests.results.test_figures import make_run
 
 

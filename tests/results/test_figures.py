@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.results.figures import curves, plots_privacy
+from decentnode.formats.metrics import ACCURACY, LOSS
+from decentnode.formats.reader import EvaluationRow
+from decentnode.formats.records import write_atomically
+from decentnode.results import curves
 from decentnode.results.figures import plots as figures
-from decentnode.results.figures.plot_process import make_figures
-from decentnode.results.metrics import ACCURACY, LOSS
-from decentnode.results.reader import EvaluationRow
-from decentnode.results.records import write_atomically
+from decentnode.results.figures import plots_privacy
+from decentnode.results.run_figures import make_figures
 
 SINGLE = {
     "accuracy_rounds", "accuracy_bytes", "accuracy_seconds", "loss_rounds", "loss_bytes", "loss_seconds",

@@ -19,17 +19,17 @@ from torch import nn
 import decentnode
 import decentnode.results
 from decentnode.errors import BadInput
+from decentnode.formats.reader import SCHEMA
+from decentnode.formats.records import RoundRecord, write_atomically
+from decentnode.formats.transcript import Transcript
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.results import Run, Study
 from decentnode.results.attack_results import read_results
-from decentnode.results.figures.curves import read_runs
+from decentnode.results.curves import read_runs
 from decentnode.results.figures.plots import plot
-from decentnode.results.reader import SCHEMA
-from decentnode.results.records import RoundRecord, write_atomically
 from decentnode.results.run import read_entry
 from decentnode.results.statistics import interval
 from decentnode.results.study import read_variants
-from decentnode.results.transcript import Transcript
 from tests.results.test_study import make_run, recorded
 
 ODD = "<script>alert('&')</script>"

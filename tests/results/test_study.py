@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import ACCURACY, CLASSIFICATION, LOSS
+from decentnode.formats.reader import SCHEMA, EvaluationRow
+from decentnode.formats.records import write_atomically
 from decentnode.results import Run, Study
 from decentnode.results.compare import compare
-from decentnode.results.figures.curves import read_runs
-from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
-from decentnode.results.reader import SCHEMA, EvaluationRow
-from decentnode.results.records import write_atomically
+from decentnode.results.curves import read_runs
 from decentnode.results.run import RunEntry
 from decentnode.results.study import STUDY_FILE, read_variants
 from decentnode.studies.report.charts import curve_charts

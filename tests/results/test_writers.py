@@ -13,9 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from decentnode.core.registry import WRITERS
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import CLASSIFICATION
+from decentnode.formats.records import write_atomically
 from decentnode.results import Run, extra
-from decentnode.results.metrics import CLASSIFICATION
-from decentnode.results.records import write_atomically
 from decentnode.results.writers import TensorBoardWriter, WandbWriter
 from decentnode.results.writers.base import hyperparameters, scalars
 from tests.results.test_study import make_run

@@ -9,10 +9,10 @@ import torch
 import decentnode
 from decentnode.core.payload import Payload
 from decentnode.errors import BadInput
+from decentnode.formats.records import read_records
 from decentnode.graph.mixing import Uniform, WeightedGraph
 from decentnode.graph.roles import Federated
 from decentnode.node.asynchronous.schedule import read_schedule
-from decentnode.results.records import read_records
 from decentnode.sharing import FedAvg
 from decentnode.sharing.asynchronous import AsyncFedAvg
 from decentnode.sharing.asynchronous.async_fed_avg import UPDATE

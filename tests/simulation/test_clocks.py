@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "decentnode"
-FOLDERS = ("node", "communication", "training", "sharing", "graph", "results")
+FOLDERS = ("node", "communication", "training", "sharing", "graph", "formats")
 REAL_TIME = re.compile(
     r"time\.monotonic|time\.time\b|time\.sleep|perf_counter|asyncio\.sleep|loop\.time|AwakeClock\(|\bClock\(\)"
 )
@@ -34,7 +34,7 @@ REAL = {
     "node/recording/transcripts.py": "how often a file is written",
     "node/step_workers.py": PROCESSES,
     "node/round_scheduler.py": "the launcher's decision, by `Clock.wait_outside`",
-    "results/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
+    "formats/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
 }
 
 

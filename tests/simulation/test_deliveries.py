@@ -11,7 +11,6 @@ import pytest
 import decentnode
 from decentnode.errors import ExitCode
 from decentnode.launcher.report.final_lines import closing_lines
-from decentnode.results.figures.plot_process import Pictures
 from tests.integration.running import ROOT, Run
 from tests.simulation.test_runs import run, simulated
 
@@ -97,7 +96,7 @@ def test_an_asynchronous_run_says_that_a_resume_differs(tmp_path, monkeypatch):
     options = {"sharing": "ad_psgd", "time_model": windows, "rounds": 3}
     training = {"pace": {"step_seconds": 0.1}, "steps_per_round": None}
     finished = run(simulated(latency="30 ms"), training=training, **options)
-    lines = [*closing_lines(finished.summary, ExitCode.OK, finished.directory, Pictures())]
+    lines = [*closing_lines(finished.summary, ExitCode.OK, finished.directory)]
     at = next(number for number, (name, _) in enumerate(lines) if name == "resume with")
     told = "its models will differ from those of an uninterrupted run: steps and messages in progress are not"
     assert lines[at + 1][0] == "" and lines[at + 1][1].startswith(told)

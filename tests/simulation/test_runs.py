@@ -9,7 +9,6 @@ import decentnode
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.errors import ConfigError, ExitCode
 from decentnode.launcher.report.final_lines import closing_lines
-from decentnode.results.figures.plot_process import Pictures
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"every": 0, "figures": False}
@@ -220,5 +219,5 @@ def test_of_many_nodes_a_sample_is_tested_in_all_evaluations(monkeypatch):
         assert few.metrics["loss"] == {rank: every.metrics["loss"][rank] for rank in few.ranks}
     assert (sampled.summary["tested_nodes"], whole.summary["tested_nodes"]) == (4, 5)
     assert "mean of 4 of 6 nodes" in sampled._repr_html_()
-    said = [value for name, value in closing_lines(sampled.summary, ExitCode.OK, Path(), Pictures())]
+    said = [value for name, value in closing_lines(sampled.summary, ExitCode.OK, Path())]
     assert sum("(over 4 of 6 nodes)" in value for value in said) == 2

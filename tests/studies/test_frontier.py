@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import yaml
 
-from decentnode.cli.frontier import show
 from decentnode.node.privacy.network_accountant import account
 from decentnode.results import Run, Study
 from decentnode.results.attack_results import AttackResult, write_results
+from decentnode.studies.frontier import show
 from decentnode.studies.report.claims import claim_of
 from decentnode.studies.report.frontier import Frontier, not_dominated
 from decentnode.studies.report.tables import main_table

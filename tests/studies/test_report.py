@@ -13,12 +13,12 @@ import yaml
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
+from decentnode.formats.metrics import ACCURACY
+from decentnode.formats.partition_table import ROWS_OF_MORE
 from decentnode.results import Study
 from decentnode.results.bands import distance_band, metric_band
-from decentnode.results.figures.styles import PALETTE, style_at
-from decentnode.results.metrics import ACCURACY
-from decentnode.results.partition_table import ROWS_OF_MORE
 from decentnode.results.run import RunEntry
+from decentnode.results.styles import PALETTE, style_at
 from decentnode.studies.report import command, tables
 from decentnode.studies.report import paper as figures
 from decentnode.studies.report.page import as_script, page, page_content

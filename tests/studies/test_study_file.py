@@ -11,9 +11,10 @@ import pytest
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput, RunFailed
+from decentnode.formats.run import RUNNING
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.state.run_directory import RunLock
-from decentnode.results.run import RUNNING, Run, RunEntry, read_entry
+from decentnode.results.run import Run, RunEntry, read_entry
 from decentnode.studies.axes import label_of, spread_out
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from decentnode.config import loader as config
 from decentnode.errors import BadInput
+from decentnode.formats.reader import SCHEMA
 from decentnode.graph.random_graphs import Regular
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.processes.launcher_process import RunProgress
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.results.reader import SCHEMA
 from decentnode.results.run import RunEntry, read_entry
 from decentnode.results.study import Study, graphs_and_seeds
 from decentnode.studies.expansion import planned_runs

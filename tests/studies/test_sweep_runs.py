@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from decentnode.config import yaml_source
+from decentnode.formats.records import read_records
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results import Study
-from decentnode.results.records import read_records
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep.directories import RunDirectory

@@ -9,10 +9,10 @@ import torch
 from decentnode.core.payload import Payload
 from decentnode.core.vector import DTYPES
 from decentnode.errors import BadInput
+from decentnode.formats.model_files import model_hash
 from decentnode.graph.families import Ring
 from decentnode.launcher.monitoring.memory_estimate import bytes_needed
 from decentnode.node.experiment import Experiment
-from decentnode.results.model_files import model_hash
 from decentnode.sharing.choco import Choco
 from decentnode.testing import Lockstep
 from decentnode.transforms.base import Context

@@ -11,8 +11,8 @@ from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Reader, Sight
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput
+from decentnode.formats.transcript import Transcript, TranscriptLine
 from decentnode.results.attack_results import AttackResult
-from decentnode.results.transcript import Transcript, TranscriptLine
 
 
 class Attacker:

@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Adam, Optimizer
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.labels import last_bias
 from decentnode.attacks.passive.measures import psnr, ssim
+from decentnode.attacks.passive.png import png
 from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Sight
 from decentnode.core.atomic_files import make_folder, write_durably
@@ -25,7 +26,6 @@ from decentnode.errors import BadInput
 from decentnode.models.module_copies import copied
 from decentnode.options import NonNegativeFloat, Positive, PositiveFloat
 from decentnode.results.attack_results import AttackResult
-from decentnode.results.figures.png import png
 from decentnode.training.evaluation import load_flat
 from decentnode.training.minibatches import Shard
 from decentnode.training.optim.uncompiled import uncompiled

@@ -16,7 +16,7 @@ from decentnode.attacks.passive.replay import MixReplay, is_mixed
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.payload import Payload, PayloadError
 from decentnode.core.registry import name_of
-from decentnode.results.transcript import TranscriptLine
+from decentnode.formats.transcript import TranscriptLine
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.choco_per_edge import ChocoPerEdge

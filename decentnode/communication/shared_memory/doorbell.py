@@ -9,7 +9,6 @@ the socket thread.
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import threading
@@ -40,6 +39,8 @@ class DoorbellReader:
 
         Raises StartError.
         """
+        import fcntl
+
         self._path = pipe_path(directory, directory.own, is_doorbell)
         self._take = take
         self._refuse = refuse

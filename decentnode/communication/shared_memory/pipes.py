@@ -30,7 +30,7 @@ class PeerPipes:
         path_of: Callable[[int, bool], str | None],
         hello_messages: Callable[[int, bool], list[wire.Outgoing]],
         record_hello: Callable[[int], None],
-        epoll: select.epoll,
+        epoll: "select.epoll",
     ) -> None:
         """`path_of`: the pipe of a process, or its doorbell, None where it has none; `hello_messages`: the
         first messages for it; `record_hello` is called when they were sent; `epoll` learns of lost readers.

@@ -6,7 +6,6 @@ the last process that maps it, however that process ends.
 Threads: the node's thread writes; the thread that notices a loss invalidates.
 """
 
-import fcntl
 import mmap
 import os
 import warnings
@@ -20,8 +19,8 @@ from decentnode.communication.wire import SharedSegment
 
 PAGE = mmap.PAGESIZE
 STAGING_SLOTS = 2
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Memory that shrinks would kill every process that reads it."""
+SEALS = 1 | 2 | 4
+"""F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW of Linux: memory that shrinks would kill all who read it."""
 
 
 def _pages(size: int) -> int:
@@ -41,6 +40,8 @@ class Segment:
 
     def __init__(self, rank: int, buffer_spec: BufferSpec, readers: int) -> None:
         """`readers`: number of ranks."""
+        import fcntl  # which systems without nodes may lack
+
         vector_bytes = _pages(buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize)
         self._staging_bytes = _pages(buffer_spec.payload_bytes)
         self._staging_start = 2 * vector_bytes
@@ -97,6 +98,8 @@ def attach(segment: SharedSegment) -> Tensor:
     # Checked before it is opened: opening a pipe, terminal or device has effects, and may block.
     if os.readlink(path) != name:  # noqa: PTH115 - a Path takes ten times as long
         raise OSError(f"what was announced as the shared memory of rank {segment.rank} is something else")
+    import fcntl
+
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # The announcement comes from another process: a false one must not crash this process.

@@ -34,7 +34,7 @@ class Dealers:
         context: "zmq.Context[zmq.Socket[bytes]]",
         directory: ProcessDirectory,
         endpoint_of: Callable[[int], str],
-        epoll: select.epoll,
+        epoll: "select.epoll",
     ) -> None:
         """`endpoint_of`: address of a process; `epoll` learns of the events of the monitors."""
         self._context = context

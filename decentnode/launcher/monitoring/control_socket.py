@@ -16,7 +16,7 @@ import msgspec
 from decentnode.core.text import quoted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
-from decentnode.results.reader import Live, check_run
+from decentnode.formats.reader import Live, check_run
 
 LIVE = "live.json"
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)

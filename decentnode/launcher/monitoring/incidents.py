@@ -7,11 +7,11 @@ from pathlib import Path
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import Report, RoundReport
 from decentnode.core.text import how_it_ended
+from decentnode.formats.metrics import LOSS
+from decentnode.formats.reader import Event
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.results.metrics import LOSS
-from decentnode.results.reader import Event
 
 
 @dataclass(kw_only=True)

@@ -12,6 +12,7 @@ from decentnode.communication.launcher_link.reports import Report
 from decentnode.config.settings import Settings
 from decentnode.core.polling import ready
 from decentnode.core.text import counted
+from decentnode.formats.records import write_atomically
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
 from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
@@ -20,7 +21,6 @@ from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.results.records import write_atomically
 
 MOST_WAITED = 10
 

@@ -32,12 +32,12 @@ from decentnode.core.control_groups import processors
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.rng import key, seed_generators
 from decentnode.core.text import how_it_ended
+from decentnode.formats.records import private_megabytes
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import PRINT_STACKS
-from decentnode.results.records import private_megabytes
 
 NICENESS = 3
 """Half of the weight of a node, where both want the same processor.

@@ -21,6 +21,17 @@ from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import import_from
 from decentnode.core.streams import print_line
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.formats import transcript
+from decentnode.formats.reader import (
+    NOT_OURS,
+    SCHEMA,
+    CodeVersion,
+    check_run,
+    code_folders,
+    read_object,
+    read_value,
+)
+from decentnode.formats.records import cut_back, record_files, write_atomically
 from decentnode.launcher.recovery.verify import RunRecords
 from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.launcher.state.run_directory import RunLock
@@ -31,17 +42,6 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference
 from decentnode.node.recording import model_records
 from decentnode.options import Effect
-from decentnode.results import transcript
-from decentnode.results.reader import (
-    NOT_OURS,
-    SCHEMA,
-    CodeVersion,
-    check_run,
-    code_folders,
-    read_object,
-    read_value,
-)
-from decentnode.results.records import cut_back, record_files, write_atomically
 
 MOST_SHOWN = 5
 THREADS = range(1, 1 << 16)

@@ -10,6 +10,7 @@ from decentnode.config import loader as config
 from decentnode.core.line_file import RateLimiter
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
+from decentnode.formats.reader import CodeVersion
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.launcher.recovery.fingerprint import fingerprint
 from decentnode.launcher.recovery.resume import ResumePlan, settings_digest, write_state
@@ -19,7 +20,6 @@ from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdent
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import package_digest, package_hashes
-from decentnode.results.reader import CodeVersion
 
 
 class RunState:

@@ -8,20 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from decentnode.attacks.base import Adversary
 from decentnode.core.registry import ATTACKS
 from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import BadInput
-from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.safetensors_io import content_of
-from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
-from decentnode.results.metrics import Values
-from decentnode.results.model_files import FOLDER as MODELS
-from decentnode.results.model_files import model_hash, model_rounds
-from decentnode.results.partition_table import PARTITION_FILE
-from decentnode.results.reader import (
+from decentnode.formats.metrics import Values
+from decentnode.formats.model_files import FOLDER as MODELS
+from decentnode.formats.model_files import model_hash, model_rounds
+from decentnode.formats.partition_table import PARTITION_FILE
+from decentnode.formats.reader import (
     EvaluationRow,
     StrPath,
     check_run,
@@ -30,9 +26,12 @@ from decentnode.results.reader import (
     read_object,
     read_value,
 )
-from decentnode.results.records import read_records, record_files
-from decentnode.results.run import RUNNING, Run
-from decentnode.results.transcript import Transcript, bytes_path, lines_path
+from decentnode.formats.records import read_records, record_files
+from decentnode.formats.run import RUNNING, RunFiles
+from decentnode.formats.transcript import Transcript, bytes_path, lines_path
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.safetensors_io import content_of
+from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 
 DELIVERIES = "network.csv"
 MOST_NAMED = 5
@@ -65,7 +64,7 @@ class RunRecords:
     def __init__(self, run_dir: Path) -> None:
         """Raises BadInput for records and evaluations that cannot be read."""
         self.run_dir = run_dir
-        self.settings = Run(run_dir).settings
+        self.settings = RunFiles(run_dir).settings
         self.nodes: dict[int, NodeRecords] = {}
         for path in record_files(run_dir):
             for record in read_records(path):
@@ -172,7 +171,7 @@ class RunRecords:
         listening = set[int]()
         for options in self.settings.get("adversaries") or ():
             cls = ATTACKS.classes().get(str(_option(options, "name")))
-            if cls is not None and not cast(type[Adversary], cls).active:
+            if cls is not None and not getattr(cls, "active", True):
                 # Plug-ins from outside are not imported to be asked.
                 listening.update(options.get("ranks") or (), *(options.get("links") or ()))
         for rank in sorted(listening & self.nodes.keys()):
@@ -222,7 +221,7 @@ def verify(run_dir: StrPath) -> list[str]:
         below.insert(0, Path(run_dir))
     found, ids = list[str](), set[str]()
     for part in below:
-        if (run := Run(part)).state == RUNNING:
+        if (run := RunFiles(part)).state == RUNNING:
             raise BadInput(f"{part}: this run is in progress; stop it first")
         try:
             ids.update({run.run_id} - {""})

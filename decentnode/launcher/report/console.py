@@ -13,13 +13,12 @@ from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, ratio, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
+from decentnode.formats.metrics import CLASSIFICATION, LOSS, Metric
+from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.launcher.report.summary import spread
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.node.experiment import Experiment
-from decentnode.results.figures.plot_process import Pictures
-from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric
-from decentnode.results.reader import EvaluationRow
 
 LOG_LINES, MOST_LETTERS = 30, 1000
 NATIVE_FRAME = re.compile(r"frame #\d+: ")
@@ -76,12 +75,14 @@ class LiveConsole:
         for line in lines[-LOG_LINES:]:
             self.line(f"    {line[:MOST_LETTERS]}", "dim")
 
-    def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
-        """Shows the result; `summary` is the content of summary.json."""
+    def ended(
+        self, summary: dict[str, Any], run_dir: Path, code: ExitCode, more: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Shows the result; `summary` is the content of summary.json, `more`: further lines."""
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
-        lines = [*closing_lines(summary, code, run_dir, pictures)]
+        lines = [*closing_lines(summary, code, run_dir, more)]
         width = max(NAME_WIDTH, *(len(name) for name, _ in lines))
         for name, value in lines:
             self.line(f"  {name:<{width}} {value}")

@@ -18,9 +18,8 @@ from decentnode.core.text import (
     readable_seconds,
 )
 from decentnode.errors import STOPPED_BY, ExitCode
+from decentnode.formats.metrics import Metric
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.results.figures.plot_process import Pictures
-from decentnode.results.metrics import Metric
 
 MOST_LOST = 10
 """Lost nodes that are named; summary.json has all."""
@@ -92,8 +91,13 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
 
 
-def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
-    """Returns the lines below the headline, as name and value; without a name a line continues the last."""
+def closing_lines(
+    summary: dict[str, Any], code: ExitCode, run_dir: Path, more: Sequence[tuple[str, str]] = ()
+) -> Lines:
+    """Returns the lines below the headline, as name and value; without a name a line continues the last.
+
+    `more`: those of extensions.
+    """
     yield from _quality(summary)
     yield from _target(summary)
     yield from _privacy(summary)
@@ -124,11 +128,7 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
             "" if index else "beside nodes",
             f"{readable_seconds(event['seconds'])}{in_round}: {event['text']}",
         )
-    if pictures.paths:
-        more = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
-        yield "pictures", f"{pictures.paths[0].name}{more}"
-    elif pictures.problem:
-        yield "pictures", f"none: {pictures.problem}"
+    yield from more
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         resume = shlex.join(["decentnode", "resume", str(run_dir)])
         yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"

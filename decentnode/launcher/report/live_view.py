@@ -22,11 +22,11 @@ from rich.text import Text
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, readable_bytes, simulated_time
 from decentnode.core.timeouts import Timeouts
+from decentnode.formats.metrics import ACCURACY, LOSS, Metric
+from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
-from decentnode.results.metrics import ACCURACY, LOSS, Metric
-from decentnode.results.reader import EvaluationRow
 
 DRAW_INTERVAL = 0.25
 """Seconds between two updates."""

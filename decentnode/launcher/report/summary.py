@@ -11,13 +11,13 @@ import torch
 from decentnode.communication.launcher_link.reports import Finished
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.graph.connectivity import components_without
 from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
-from decentnode.results.model_files import model_hash
-from decentnode.results.reader import SCHEMA, EvaluationRow
 
 NOTHING: Counter[str] = Counter()
 

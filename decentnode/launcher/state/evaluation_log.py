@@ -12,10 +12,10 @@ import msgspec
 from decentnode.communication.launcher_link.reports import Evaluated, Published, Rejoined, Report
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import Values
+from decentnode.formats.reader import EvaluationRow, read_evaluations
+from decentnode.formats.records import cut_back
 from decentnode.launcher.state.dispatcher import Dispatcher
-from decentnode.results.metrics import Values
-from decentnode.results.reader import EvaluationRow, read_evaluations
-from decentnode.results.records import cut_back
 
 LogEvent = Callable[[str, str], object]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from decentnode.core.line_file import LineFile, RateLimiter
-from decentnode.results.reader import Event
+from decentnode.formats.reader import Event
 
 
 class EventLog:

@@ -14,8 +14,8 @@ from math import inf
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard, NodeProgress
 from decentnode.communication.launcher_link.reports import Finished, NodeReport, PeerMissing, Report, Stopped
+from decentnode.formats.metrics import LOSS, Values
 from decentnode.launcher.state.dispatcher import Dispatcher
-from decentnode.results.metrics import LOSS, Values
 
 SIGNS_OF_LIFE = (
     reports.RoundProgress, reports.Published, reports.PeerMissing, reports.PeerBack, reports.Rejected,

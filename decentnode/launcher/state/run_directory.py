@@ -12,9 +12,9 @@ from decentnode.config import loader as config
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.formats.partition_table import PARTITION_FILE
+from decentnode.formats.records import write_atomically
 from decentnode.node.experiment import Experiment
-from decentnode.results.partition_table import PARTITION_FILE
-from decentnode.results.records import write_atomically
 
 FINISHING = b"writers\n"
 """What a lock file has while it is held by writers of a killed launcher alone."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from statistics import fmean
 
-from decentnode.results.metrics import Metric
-from decentnode.results.reader import EvaluationRow
+from decentnode.formats.metrics import Metric
+from decentnode.formats.reader import EvaluationRow
 
 
 @dataclass

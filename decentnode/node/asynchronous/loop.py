@@ -9,6 +9,7 @@ from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.config.settings import Settings
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError
+from decentnode.formats.records import RoundRecord
 from decentnode.graph.base import View
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import (
@@ -23,7 +24,6 @@ from decentnode.node.asynchronous.schedule import (
     read_schedule,
 )
 from decentnode.node.node import Node
-from decentnode.results.records import RoundRecord
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.training.training import Tally
 

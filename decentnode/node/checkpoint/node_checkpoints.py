@@ -9,12 +9,12 @@ from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.line_file import RateLimiter
+from decentnode.formats.records import Records
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
-from decentnode.results.records import Records
 
 FROM_THE_START = -1
 Snapshot = Callable[[], object]

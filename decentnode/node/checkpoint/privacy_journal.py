@@ -13,8 +13,8 @@ import msgspec
 from decentnode.core.clock import boot
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
-from decentnode.results.reader import read_lines
-from decentnode.results.records import KeptBeside
+from decentnode.formats.reader import read_lines
+from decentnode.formats.records import KeptBeside
 from decentnode.training.privacy.base import History, PrivateSteps
 
 

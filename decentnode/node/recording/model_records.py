@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_folder, write_durably
 from decentnode.core.line_file import Warn
 from decentnode.core.text import counted
+from decentnode.formats.model_files import path_of, rounds_of
+from decentnode.formats.records import KeptBeside
 from decentnode.models.pretrained import METADATA, OTHERS, SCHEMA
 from decentnode.models.state_encoding import UnknownKind, encoded
 from decentnode.node.checkpoint.safetensors_io import BadTensors, holds, pieces
-from decentnode.results.model_files import path_of, rounds_of
-from decentnode.results.records import KeptBeside
 
 Content = tuple[dict[str, Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""

@@ -18,9 +18,9 @@ from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.atomic_files import make_folder, write_whole
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.payload import Payload
+from decentnode.formats.records import KeptBeside
+from decentnode.formats.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.mapping.base import Mapping
-from decentnode.results.records import KeptBeside
-from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.sharing.base import SharingBase
 
 MOST_WAITING_BYTES = 256 << 20

@@ -1,1 +1,5 @@
-"""Draws the curves of runs. The launcher draws in a process of its own, so matplotlib stays out of it."""
+"""Pictures by matplotlib: to import anything here needs the extra `figures`."""
+
+from decentnode.results.extra import need
+
+need("matplotlib", "figures")

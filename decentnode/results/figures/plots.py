@@ -25,7 +25,10 @@ from numpy import linspace
 
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
-from decentnode.results.figures.curves import (
+from decentnode.formats.metrics import LOCAL, LOSS, Metric
+from decentnode.formats.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
+from decentnode.formats.reader import StrPath
+from decentnode.results.curves import (
     MANY_NODES,
     ROUNDS,
     Axis,
@@ -39,10 +42,7 @@ from decentnode.results.figures.curves import (
     seconds_axis,
     spread_of,
 )
-from decentnode.results.figures.styles import MARKERS, PALETTE
-from decentnode.results.metrics import LOCAL, LOSS, Metric
-from decentnode.results.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
-from decentnode.results.reader import StrPath
+from decentnode.results.styles import MARKERS, PALETTE
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
 """The colors where there are more runs than colors in the palette."""
@@ -64,7 +64,6 @@ MOST_MARKED = 30
 MOST_LABELS = 20
 MOST_BARS = 100
 """The most counts with gaps between their bars; more are one area."""
-PICTURES = (".png", ".svg", ".pdf")
 DPI = 130
 SCREEN_DPI = 72
 """Points of a figure that notebooks show as one pixel of the page."""
@@ -377,12 +376,6 @@ def number_decades(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}" if most < 1000 * least else NullFormatter())
     axes.grid(visible=True, which="minor", axis="y")
-
-
-def check_picture(path: Path, option: str = "--draw") -> None:
-    """Raises BadInput unless the ending of the path, given by an option, is that of a picture."""
-    if path.suffix.lower() not in PICTURES:
-        raise BadInput(f"{option}: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def draw_partition(table: PartitionTable, path: Path) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
-from decentnode.results.figures.styles import PALETTE
+from decentnode.results.styles import PALETTE
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
 """The shapes of groups of nodes; 64 groups differ with the colors, eight without."""

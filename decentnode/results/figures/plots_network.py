@@ -23,7 +23,7 @@ from decentnode.core.text import readable_rate, short_time
 from decentnode.errors import BadInput
 from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
 from decentnode.results.figures.plots_graph import MARGIN, SHAPES, diameter_of, draw_node
-from decentnode.results.figures.styles import PALETTE
+from decentnode.results.styles import PALETTE
 
 LATENCIES, RATES = matplotlib.colormaps["plasma_r"], matplotlib.colormaps["viridis"]
 SIDE = 6.6

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
 from decentnode.results.figures.plots import DPI, PALE, drawing_style
-from decentnode.results.figures.styles import MARKERS, style_at
+from decentnode.results.styles import MARKERS, style_at
 
 Matrix = NDArray[np.float64]
 SIDE = 4.2

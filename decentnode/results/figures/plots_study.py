@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from decentnode.results.bands import Band
-from decentnode.results.figures.curves import Axis
+from decentnode.results.curves import Axis
 from decentnode.results.figures.plots import (
     MOST_MARKED,
     PALE,
@@ -20,7 +20,7 @@ from decentnode.results.figures.plots import (
     drawing_style,
     number_decades,
 )
-from decentnode.results.figures.styles import PATTERNS, CurveStyle
+from decentnode.results.styles import PATTERNS, CurveStyle
 
 BAND_ALPHA = 0.2
 WIDTH, HEIGHT, LEGEND_LINE = 7, 4.4, 0.2

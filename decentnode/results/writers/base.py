@@ -6,9 +6,9 @@ from math import nan
 from statistics import fmean
 from typing import Any, ClassVar
 
+from decentnode.formats.metrics import Metric
+from decentnode.formats.reader import EvaluationRow
 from decentnode.results.extra import missing
-from decentnode.results.metrics import Metric
-from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.line_file import LineFile
 from decentnode.core.registry import WRITERS
-from decentnode.results.reader import EvaluationRow
+from decentnode.formats.reader import EvaluationRow
 from decentnode.results.run import Run
 from decentnode.results.tidy import Cell, cells, columns
 from decentnode.results.writers.base import Writer

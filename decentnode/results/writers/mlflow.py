@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decentnode.core.registry import WRITERS
+from decentnode.formats.reader import EvaluationRow
+from decentnode.formats.run import FINISHED
 from decentnode.results.extra import need
-from decentnode.results.reader import EvaluationRow
-from decentnode.results.run import FINISHED, Run
+from decentnode.results.run import Run
 from decentnode.results.writers.base import Writer, hyperparameters, is_whole, scalars, start_of
 
 RUN_ID = "decentnode.run_id"

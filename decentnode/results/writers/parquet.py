@@ -6,8 +6,8 @@ from typing import Any
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import WRITERS
+from decentnode.formats.reader import EvaluationRow
 from decentnode.results.extra import need
-from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
 from decentnode.results.tidy import TEXTS, WHOLE_NUMBERS, cells, columns
 from decentnode.results.writers.base import Writer

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from decentnode.core.registry import WRITERS
+from decentnode.formats.reader import EvaluationRow
 from decentnode.results.extra import need
-from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
 from decentnode.results.writers.base import Writer, hyperparameters, scalars, start_of
 

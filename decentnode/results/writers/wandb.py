@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from decentnode.core.registry import WRITERS
 from decentnode.errors import BadInput
+from decentnode.formats.reader import EvaluationRow
 from decentnode.results.extra import need
-from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
 from decentnode.results.writers.base import Writer, is_whole, scalars
 

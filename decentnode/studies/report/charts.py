@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from math import cos, isfinite, pi, sin
 from typing import Any
 
+from decentnode.formats.metrics import LOSS, Metric
+from decentnode.formats.partition_table import MOST_ROWS, ROWS_OF_MORE, label_rows, read_partition
+from decentnode.formats.run import FINISHED
 from decentnode.results import Run, Study
 from decentnode.results.bands import AXES, Band, distance_band, metric_band
-from decentnode.results.figures.styles import PALETTE, CurveStyle, style_at
-from decentnode.results.metrics import LOSS, Metric
-from decentnode.results.partition_table import MOST_ROWS, ROWS_OF_MORE, label_rows, read_partition
-from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant
+from decentnode.results.styles import PALETTE, CurveStyle, style_at
 
 Chart = dict[str, Any]
 """A dict with `data` and `layout` of a plotly figure."""

@@ -6,8 +6,10 @@ from pathlib import Path
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
+from decentnode.formats.run import FINISHED
 from decentnode.results import Study
-from decentnode.results.run import FINISHED, Run
+from decentnode.results.extra import need
+from decentnode.results.run import Run
 from decentnode.studies.report.page import page
 
 FILE = "report.html"
@@ -47,7 +49,7 @@ def report(
 def _paper(study: Study, folder: Path, target: float | None, columns: int) -> list[Path]:
     if not study.compared:
         raise BadInput(f"{study.directories[0]}: no run has finished yet, so there is nothing for a paper")
-    # Imported here, because only this needs matplotlib.
+    need("matplotlib", "figures")
     from decentnode.studies.report import paper
 
     return paper.write(study, folder, study.default_target if target is None else target, columns)

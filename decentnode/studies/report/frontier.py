@@ -7,9 +7,9 @@ from functools import cached_property
 from math import inf, isfinite, nan
 from statistics import fmean
 
+from decentnode.formats.metrics import Metric
 from decentnode.results import Study
 from decentnode.results.attack_results import AttackResult, read_results
-from decentnode.results.metrics import Metric
 from decentnode.results.run import Run
 from decentnode.results.statistics import Interval, interval
 from decentnode.results.study import Variant

@@ -15,10 +15,10 @@ from decentnode.core.registry import GRAPHS, reading_only
 from decentnode.core.text import first_line
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
+from decentnode.formats.run import FINISHED
 from decentnode.graph.base import Graph
 from decentnode.results import Run, Study, read_object
 from decentnode.results.extra import need
-from decentnode.results.run import FINISHED
 from decentnode.results.study import OF_ONE_RUN
 from decentnode.studies.report import charts, tables
 from decentnode.studies.report.tables import Table

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from decentnode.formats.metrics import LOSS, Metric
 from decentnode.results import Study
 from decentnode.results.bands import AXES, Band, distance_band, metric_band
-from decentnode.results.figures.styles import PATTERNS, CurveStyle, style_at
-from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.study import Variant
+from decentnode.results.styles import PATTERNS, CurveStyle, style_at
 from decentnode.studies.report import tables
 from decentnode.studies.report.charts import label, styles_of
 

@@ -9,9 +9,9 @@ from math import isfinite
 from typing import Literal
 
 from decentnode.core.text import readable_bytes, readable_seconds
+from decentnode.formats.metrics import Metric
+from decentnode.formats.run import FINISHED
 from decentnode.results import Study
-from decentnode.results.metrics import Metric
-from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Comparison, interval
 from decentnode.results.study import Measure, Variant, graphs_and_seeds
 from decentnode.results.table_cells import AT_MOST, UNKNOWN, Cell, number, of_bytes, of_seconds, plain

@@ -12,13 +12,13 @@ from decentnode.config import loader as config
 from decentnode.core.atomic_files import TEMPORARY, write_durably
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.formats.reader import CodeVersion, read_object, read_value
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node import plugin_sources
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.results.reader import CodeVersion, read_object, read_value
 from decentnode.results.study import STUDY_FILE
 from decentnode.studies.expansion import PlannedRun
 from decentnode.studies.study_file import PlannedStudy

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from decentnode.core.text import counted, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
-from decentnode.results.reader import read_object
+from decentnode.formats.reader import read_object
 from decentnode.results.run import read_entry
 from decentnode.results.study import graphs_and_seeds
 from decentnode.studies.study_file import PlannedStudy

@@ -15,10 +15,11 @@ from decentnode.core.polling import ready
 from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.text import clock_time, counted, first_line, ratio, readable_seconds
 from decentnode.errors import STOPPED_BY, BadInput, ExitCode
+from decentnode.formats.reader import read_object
+from decentnode.formats.run import RUNNING
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results import Study
-from decentnode.results.reader import read_object
-from decentnode.results.run import RUNNING, Run, RunEntry, read_entry
+from decentnode.results.run import Run, RunEntry, read_entry
 from decentnode.studies.report.tables import cost_lines
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus

@@ -21,7 +21,7 @@ from decentralizepy.node.DPSGDNode import DPSGDNode  # noqa: E402
 from task import Task, starts  # noqa: E402
 from torch import multiprocessing  # noqa: E402
 
-from decentnode.results.records import private_megabytes  # noqa: E402
+from decentnode.formats.records import private_megabytes  # noqa: E402
 
 NEVER = 1_000_000_000
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
+from decentnode.cli.pictures import check_picture
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import first_line
 from decentnode.errors import BadInput
+from decentnode.formats.run import FINISHED
+from decentnode.formats.transcript import FOLDER
 from decentnode.results import Study
 from decentnode.results.attack_results import ATTACKS_FILE
-from decentnode.results.figures.plots import check_picture
 from decentnode.results.figures.plots_privacy import Panel, draw_frontier
-from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Interval
-from decentnode.results.transcript import FOLDER
 from decentnode.studies.report.frontier import Frontier, FrontierPoint, not_dominated
 from decentnode.studies.report.tables import as_csv, as_markdown
 
@@ -37,7 +37,7 @@ def attack_missing(directory: Path, with_plugins: bool) -> Iterator[str]:
 
     `with_plugins`: also runs that have plug-ins, whose code it runs; otherwise their line says so.
     """
-    from decentnode.cli.attack import report
+    from decentnode.attacks.report import report
 
     for run in Study(directory).runs:
         is_recorded = (run.directory / FOLDER).exists()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
-from decentnode.results.reader import StrPath
+from decentnode.formats.reader import StrPath
 
 FOLDER = "transcript"
 

@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, PeerMissing, Published
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
+from decentnode.formats.metrics import CLASSIFICATION
+from decentnode.formats.model_files import model_hash
+from decentnode.formats.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
+from decentnode.formats.records import RecordFile, Records, RoundRecord, read_records, write_atomically
 from decentnode.graph.families import Chain
 from decentnode.launcher.cluster.scheduler import part_of
 from decentnode.launcher.report.summary import spread, summarize
@@ -23,10 +27,6 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, Observation
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.run_directory import make_run_directory, unused_directory
 from decentnode.node.experiment import Experiment
-from decentnode.results.metrics import CLASSIFICATION
-from decentnode.results.model_files import model_hash
-from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
-from decentnode.results.records import RecordFile, Records, RoundRecord, read_records, write_atomically
 from tests.support.reported import report_to
 
 DOCUMENT = "\n".join(

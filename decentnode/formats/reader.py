@@ -10,7 +10,7 @@ import msgspec
 from decentnode.core.registry import COPIES
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.results.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
+from decentnode.formats.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
 
 SCHEMA = 3
 """The version of all files of a run directory; a change of meaning or a removal raises it."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
+from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"

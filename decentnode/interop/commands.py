@@ -1,4 +1,7 @@
-"""`decentnode import`: a configuration of decentralizepy and its driver's arguments as one of ours."""
+"""The commands for files of others: import, convert, export.
+
+Heavy modules are imported inside.
+"""
 
 import sys
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decentnode.cli.words import WithItsCode, app, examples
 from decentnode.core.streams import print_line, print_lines
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from decentnode.interop.conversion import Conversion
 
 
+@app.command("import", epilog=examples("decentnode import config.ini graph=ring_16.edges --out mine.yaml"))
 def import_config(
     config: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration of decentralizepy.")],
     overrides: Annotated[
@@ -101,3 +106,98 @@ def summary(conversion: "Conversion", config: Path) -> list[str]:
             f"{config}: {count} not quite the same here; the comments of the result say what differs"
         )
     return lines
+
+
+def complete_kind(typed: str) -> list[str]:
+    """Returns the kinds of files that begin with what was typed."""
+    from decentnode.interop.simulation_inputs import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(typed)]
+
+
+@app.command(
+    epilog=examples(
+        "decentnode convert king matrix --nodes 64 --out king",
+        "decentnode convert fedscale-availability client_behave_trace --nodes 64 --hours 48",
+    )
+)
+def convert(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="fedscale-capacity, fedscale-availability, flash, king, wonderproxy, matrix.",
+            autocompletion=complete_kind,
+        ),
+    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Your copy of the measurements.")],
+    nodes: Annotated[int | None, typer.Option(help="How many nodes to draw; default: all.")] = None,
+    seed: Annotated[int, typer.Option(help="That of the draw.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path(),
+    unit: Annotated[
+        str | None, typer.Option(help="us, ms or s, of latencies; default: us for king, ms for wonderproxy.")
+    ] = None,
+    one_way: Annotated[
+        bool,
+        typer.Option("--one-way", help="Latencies are one way; otherwise round trips, which are halved."),
+    ] = False,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Leave out nodes until no pair lacks a latency.")
+    ] = False,
+    hours: Annotated[
+        float | None, typer.Option(help="How long availability lasts, repeated; default: the longest trace.")
+    ] = None,
+) -> None:
+    """Convert measured latencies, device speeds or availability of others into files for a simulation."""
+    from decentnode.interop import simulation_inputs
+
+    converted = simulation_inputs.convert(
+        kind,
+        file,
+        nodes=nodes,
+        seed=seed,
+        out=out,
+        unit=unit,
+        one_way=one_way,
+        complete=complete,
+        hours=hours,
+    )
+    print_lines([*map(str, converted.paths), *converted.lines])
+
+
+@app.command(
+    epilog=examples(
+        "decentnode export runs/mine",
+        "decentnode export runs/mine --format decentralizepy --out exported",
+        "decentnode export runs/adapters --merged --out weights.safetensors",
+    )
+)
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, on this machine.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of a writer: project=mixing")
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="decentralizepy, or a writer: csv, wandb.")] = "csv",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE|FOLDER", help="Where it goes; default: in the run.")
+    ] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Write whole weights, with adapters added, for model.pretrained.")
+    ] = False,
+    rank: Annotated[
+        int | None,
+        typer.Option(min=0, help="The node whose weights --merged writes; default: the mean of all."),
+    ] = None,
+    with_its_code: WithItsCode = False,
+) -> None:
+    """Write the evaluations of a run for another tool, also of a run that was killed."""
+    from decentnode.interop import export as exports
+
+    if merged:
+        print_lines(exports.export_merged(run, out, rank, with_its_code))
+        return
+    if rank is not None:
+        raise BadInput("--rank: is for --merged; evaluations are those of all nodes")
+    if with_its_code:
+        raise BadInput("--with-its-code: is for --merged; evaluations need no code of the run")
+    print_lines(exports.export(run, kind, out, options or ()))

@@ -13,9 +13,9 @@ import yaml
 from decentnode.core.registry import guess
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
-from decentnode.results.metrics import CLASSIFICATION, LOCAL, Metric
-from decentnode.results.partition_table import PartitionTable, read_partition
-from decentnode.results.reader import (
+from decentnode.formats.metrics import CLASSIFICATION, LOCAL, Metric
+from decentnode.formats.partition_table import PartitionTable, read_partition
+from decentnode.formats.reader import (
     MOST_SHOWN,
     NOT_OURS,
     EvaluationRow,

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from decentnode.config.plugin import Plugin
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.report.row_writers import RowWriters
+from decentnode.formats.reader import EvaluationFollower, EvaluationRow
 from decentnode.launcher.state.run_directory import RunLock
-from decentnode.results.reader import EvaluationFollower, EvaluationRow
 from decentnode.results.writers import Writer
+from decentnode.results.writers.process import RowWriters
 from tests.integration.running import wait_until
 
 
@@ -94,8 +95,10 @@ class Started:
     def __init__(self, run_dir, *plugins):
         self.run_dir, self.events = run_dir, []
         named = [Plugin(cls=cls, options=o, kind="writer", name=cls.__name__) for cls, o in plugins]
-        self.writers = RowWriters(named, lambda kind, text: self.events.append(f"{kind}: {text}"))
-        self.writers.start(run_dir, RunLock(run_dir))
+        experiment = SimpleNamespace(settings=SimpleNamespace(records=SimpleNamespace(writers=named)))
+        log_event = lambda kind, text: self.events.append(f"{kind}: {text}")
+        self.writers = RowWriters(experiment, 0, run_dir, run_lock=RunLock(run_dir), log_event=log_event)
+        self.writers.start()
 
     def add(self, *rounds: int) -> None:
         with (self.run_dir / "evaluations.jsonl").open("ab") as file:
@@ -118,7 +121,7 @@ class Started:
 
     def wait(self, condition) -> None:
         def holds():
-            self.writers.drop_failed()
+            self.writers.check()
             return condition()
 
         wait_until(holds, 20, lambda: f"{self.events} {self.kept}")

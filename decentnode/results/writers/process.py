@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from decentnode.config.plugin import Plugin
@@ -17,18 +17,17 @@ from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.formats.reader import EvaluationFollower
+from decentnode.launcher.extension import RunExtension
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.state.run_directory import RunLock
-from decentnode.results.reader import EvaluationFollower
 from decentnode.results.run import Run
-from decentnode.results.writers import Writer
+from decentnode.results.writers.base import Writer
 
 BEGIN, ROWS, END = b"b", b"r", b"e"
 """What the launcher notifies a writer of: the run is described, the file has more rows, the run has ended."""
 MOST_PROBLEM_BYTES = 1000
 POLL_INTERVAL = 0.05
-LogEvent = Callable[[str, str], object]
-"""Records and shows an event, of a kind and with a text."""
 
 
 class WriterProcess:
@@ -79,54 +78,44 @@ class WriterProcess:
         return problem.decode(errors="replace") or (how_it_ended(status) if status else "")
 
 
-class RowWriters:
-    """All writers of a run; without plug-ins it does nothing."""
+class RowWriters(RunExtension):
+    """All writers of a run, on machine 0; without plug-ins it does nothing."""
 
-    def __init__(self, plugins: Sequence[Plugin], log_event: LogEvent) -> None:
-        self._plugins = plugins
-        self._log_event = log_event
+    def __post_init__(self) -> None:
+        self._plugins = () if self.machine else self.experiment.settings.records.writers
         self._processes: list[WriterProcess] = []
 
-    def start(self, run_dir: Path, run_lock: RunLock) -> None:
-        """Forks the writers; raises StartError. No thread may run yet."""
+    def start(self) -> None:
         for index, plugin in enumerate(self._plugins):
-            log = run_dir / f"logs/writer-{index}.log"
-            self._processes.append(WriterProcess(plugin, run_dir, run_lock, log))
+            log = self.run_dir / f"logs/writer-{index}.log"
+            self._processes.append(WriterProcess(plugin, self.run_dir, self.run_lock, log))
 
     def begin(self) -> None:
-        """Has the writers start: `run.json` is written, and the file of evaluations has what it keeps."""
         self._notify(BEGIN)
 
     def more_rows(self) -> None:
-        """Has the writers read the file of evaluations again."""
         self._notify(ROWS)
 
-    def drop_failed(self) -> None:
-        """Reports each writer that has failed in one line."""
+    def check(self) -> None:
         for writer in [writer for writer in self._processes if writer.child.has_ended()]:
             self._processes.remove(writer)
             if problem := writer.close():
                 text = f"writer {writer.name} is dropped: {problem}; it lacks the evaluations after that"
-                self._log_event("writer", text)
+                self.log_event("writer", text)
 
     def finish(self, is_urgent: Callable[[], bool]) -> None:
-        """Waits until all have finished, at most for the limit, or until it is urgent.
-
-        `evaluations.jsonl` and `summary.json` are complete.
-        """
         self._notify(END)
         limit = time.monotonic() + Timeouts.last_rows
-        self.drop_failed()
+        self.check()
         while self._processes and not is_urgent() and time.monotonic() < limit:
             time.sleep(POLL_INTERVAL)
-            self.drop_failed()
+            self.check()
         for writer in self._processes:
             why = "it had not finished in time; its last rows may be missing"
-            self._log_event("writer", f"writer {writer.name} is dropped: {why}")
+            self.log_event("writer", f"writer {writer.name} is dropped: {why}")
         self.close()
 
     def close(self) -> None:
-        """Ends all writers at once."""
         for writer in self._processes:
             writer.close()
         self._processes.clear()

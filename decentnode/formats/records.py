@@ -14,8 +14,8 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.results.metrics import Values
-from decentnode.results.reader import StrPath, read_lines
+from decentnode.formats.metrics import Values
+from decentnode.formats.reader import StrPath, read_lines
 
 
 class KeptBeside:

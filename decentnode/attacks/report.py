@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from decentnode.attacks.attackers import attacked, passive
 from decentnode.attacks.passive.record import Record
 from decentnode.config.loader import load
 from decentnode.core.registry import import_from, name_of, reading_only
 from decentnode.core.text import counted, first_line
 from decentnode.errors import BadInput, ConfigError
-from decentnode.launcher.attackers import attacked, passive
+from decentnode.formats.reader import check_run, code_folders
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
-from decentnode.results.reader import check_run, code_folders
 
 COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
 TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")

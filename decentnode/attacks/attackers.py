@@ -2,9 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -14,6 +14,7 @@ from decentnode.attacks.passive.scene import Scene
 from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput
+from decentnode.launcher.extension import RunExtension
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, best, read_results, write_results
@@ -63,21 +64,13 @@ def attacked(experiment: Experiment, run: Path, attacks: Sequence[PassiveAttack]
         yield from attacker.advance()
 
 
-class AttackProcess:
+class AttackProcess(RunExtension):
     """The process of attacks that run beside the nodes; without any, every method does nothing."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        local: Collection[int],
-        run_dir: Path,
-        log_event: Callable[[str, str], object],
-    ) -> None:
-        """`local`: the ranks of this machine; `log_event` gets the kind and the text of an event.
-
-        Raises BadInput for a party with ranks on several machines. Nothing runs before `start`.
-        """
-        online = [attack for attack in passive(experiment) if attack.online]
+    def __post_init__(self) -> None:
+        """Raises BadInput for a party with ranks on several machines."""
+        local = self.experiment.mapping.ranks_of(self.machine)
+        online = [attack for attack in passive(self.experiment) if attack.online]
         for attack in online:
             here = {rank in local for rank in attack.listeners}
             if len(here) > 1:
@@ -85,39 +78,34 @@ class AttackProcess:
                     "adversaries", f"{attack.who} are on several machines; attack afterwards (online: false)"
                 )
         self._attacks = [attack for attack in online if set(attack.listeners) <= set(local)]
-        self._experiment = experiment
-        self._run_dir = run_dir
-        self._log_event = log_event
         self._stop = -1
         """An eventfd that asks for the last look."""
         self._child: ChildProcess | None = None
 
     def start(self) -> None:
-        """Forks the process; raises StartError. No thread may run yet."""
         if self._attacks:
             self._stop = os.eventfd(0)
-            log = self._run_dir / "logs/attacks.log"
+            log = self.run_dir / "logs/attacks.log"
             self._child = ChildProcess("the process of attacks", self._follow, log)
 
-    def finish(self) -> None:
-        """Asks the process for the last attacks: the nodes have ended."""
+    def nodes_ended(self) -> None:
         if self._child is not None:
             os.eventfd_write(self._stop, 1)
 
-    def drop_ended(self) -> None:
-        """Reports in one line that the process has ended before its last attacks."""
+    def check(self) -> None:
         if self._child is not None and self._child.has_ended():
             self._end()
 
     def is_busy(self, seconds: float = 0.0) -> bool:
-        """Whether the process still attacks; waits so long for its end."""
         return self._child is not None and not self._child.has_ended(seconds)
 
-    def close(self) -> dict[str, dict[str, float]] | None:
-        """Ends the process at once; returns the best figures of each attack, None without attacks."""
+    def summary(self) -> dict[str, Any]:
+        self.close()
+        return {"attacks": best(read_results(self.run_dir)) if self._attacks else None}
+
+    def close(self) -> None:
         if self._child is not None:
             self._end()
-        return best(read_results(self._run_dir)) if self._attacks else None
 
     def _end(self) -> None:
         assert self._child is not None
@@ -126,16 +114,16 @@ class AttackProcess:
         self._child = None
         if was_busy or status:
             why = "they took too long" if was_busy else how_it_ended(status)
-            remedy = f"make them: {shlex.join(['decentnode', 'attack', str(self._run_dir)])}"
-            self._log_event("attacks", f"attacks are not complete ({why}); {remedy}; their log: {log}")
+            remedy = f"make them: {shlex.join(['decentnode', 'attack', str(self.run_dir)])}"
+            self.log_event("attacks", f"attacks are not complete ({why}); {remedy}; their log: {log}")
 
     def _follow(self) -> None:
         """Attacks until the nodes have ended."""
         # Below all nodes: an attack may take the processor that they leave.
         os.nice(NICENESS)
         torch.set_num_threads(1)
-        scene = scene_of(self._experiment, self._run_dir)
-        attackers = [Attacker(scene, attack, self._run_dir) for attack in self._attacks]
+        scene = scene_of(self.experiment, self.run_dir)
+        attackers = [Attacker(scene, attack, self.run_dir) for attack in self._attacks]
         by_attack: list[list[AttackResult]] = [[] for _ in attackers]
         is_last = False
         while not is_last:
@@ -145,4 +133,4 @@ class AttackProcess:
                 results += attacker.advance()
             if sum(map(len, by_attack)) > before:
                 # In the order of `decentnode attack`, so the file is the same.
-                write_results(self._run_dir, [result for results in by_attack for result in results])
+                write_results(self.run_dir, [result for results in by_attack for result in results])

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, deserialize
 
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
-from decentnode.results.reader import StrPath
+from decentnode.formats.reader import StrPath
 
 FOLDER = "models"
 ENDING = ".safetensors"

@@ -1,0 +1,22 @@
+"""All attacks; importing this registers them."""
+
+from decentnode.attacks.active import (
+    alie,
+    dissensus,
+    echo,
+    ipm,
+    label_flip,
+    mimic,
+    noise,
+    not_finite,
+    scaling,
+    sign_flip,
+    weight_claim,
+)
+from decentnode.attacks.passive import audit, inversion, labels, linkability, membership, record
+
+__all__ = [
+    "alie", "audit", "dissensus", "echo", "inversion", "ipm",
+    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite", "record", "scaling",
+    "sign_flip", "weight_claim",
+]  # fmt: skip
