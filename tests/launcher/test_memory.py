@@ -56,7 +56,7 @@ def test_payloads_that_come_through_sockets_take_memory():
     more = bytes_needed(experiment("communication={name: zeromq, local: tcp}"), 0) - bytes_needed(
         experiment(), 0
     )
-    assert more == links * FRAMES_PER_SOURCE * experiment().most_payload_bytes
+    assert more == links * FRAMES_PER_SOURCE * experiment().schemes.most_payload_bytes
 
 
 def test_nodes_of_a_process_share_what_a_process_needs():
