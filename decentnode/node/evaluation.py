@@ -141,15 +141,15 @@ class EvaluationPlan:
         return scores
 
 
-def _target(evaluation: EvaluationSettings, known: dict[str, Metric]) -> tuple[Metric, float] | None:
+def _target(evaluation: EvaluationSettings, metrics: dict[str, Metric]) -> tuple[Metric, float] | None:
     """Returns the metric and the value of the target, None without one; raises BadInput."""
     for name, value in (evaluation.target or {}).items():
-        if name not in known:
-            raise BadInput.at(f"evaluation.target.{name}", unknown("metric", name, [*known]))
-        if known[name].is_fraction and not 0 < value <= 1:
+        if name not in metrics:
+            raise BadInput.at(f"evaluation.target.{name}", unknown("metric", name, [*metrics]))
+        if metrics[name].is_fraction and not 0 < value <= 1:
             reason = f"must be a number > 0 and <= 1, a fraction, not {value:g}"
             raise BadInput.at(f"evaluation.target.{name}", reason)
-        return known[name], value
+        return metrics[name], value
     return None
 
 

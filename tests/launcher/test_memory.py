@@ -31,7 +31,7 @@ def experiment(*overrides):
 def of_vectors(made):
     """What is left when processes, objects of nodes and staging are taken away, in vectors."""
     nodes = made.graph.num_nodes
-    staging = sum(made.memory(rank).payload_bytes for rank in range(nodes))
+    staging = sum(made.schemes.memory(rank).payload_bytes for rank in range(nodes))
     processes = len(made.processes) * (PROCESS_BYTES + TEMPORARY_COPIES * D)
     return (bytes_needed(made, 0) - staging - nodes * NODE_BYTES - processes) / D
 

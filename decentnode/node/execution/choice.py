@@ -71,11 +71,8 @@ class ExecutionChoice:
             return self.executor_here(nodes)
         limits = self.settings.failures.timeouts
         vectors = 3 if self.settings.communication.overlap else 2
-        arena, timeout = (
-            Arena(vectors * nodes, self.layout.nbytes),
-            limits.hung_process(limits.stuck_process()),
-        )
-        return StepWorkers(self.workers, arena, timeout=timeout, marks=marks)
+        arena = Arena(vectors * nodes, self.layout.nbytes)
+        return StepWorkers(self.workers, arena, limits.hung_process(limits.stuck_process()), marks)
 
     def executor_here(self, nodes: int) -> StepExecutor:
         """Returns what computes the local steps of so many nodes in this process."""
