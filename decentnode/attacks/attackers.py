@@ -28,11 +28,11 @@ NICENESS = 19
 
 def scene_of(experiment: Experiment, run: Path) -> Scene:
     """Returns what attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
-    settings, samples, first = experiment.settings, experiment.samples, experiment.sharing()
+    settings, samples, first = experiment.settings, experiment.samples, experiment.schemes.plain()
     if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
         raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
 
-    scheme = cast(Callable[[int], Sharing], experiment.sharing)
+    scheme = cast(Callable[[int], Sharing], experiment.schemes.plain)
     return Scene(
         run=run,
         network=experiment.network,

@@ -4,6 +4,8 @@ import json
 import sys
 from collections.abc import Iterator
 
+import msgspec
+
 from decentnode.config import yaml_source
 from decentnode.config.settings import Settings
 from decentnode.node import calibration
@@ -17,20 +19,8 @@ def report(settings: Settings, steps: int, as_json: bool) -> Iterator[str]:
         print(line, file=sys.stderr)
     if as_json:
         low, middle, high = measured.quantiles
-        yield json.dumps(
-            {
-                "pace": measured.pace,
-                "rank": measured.rank,
-                "device": measured.device,
-                "threads": measured.threads,
-                "processors": measured.processors,
-                "load": measured.load,
-                "samples": measured.samples,
-                "median": middle,
-                "q16": low,
-                "q84": high,
-                "seconds": measured.seconds,
-            }
-        )
+        found = msgspec.to_builtins(measured) | {"median": middle, "q16": low, "q84": high}
+        del found["defects"]
+        yield json.dumps({"pace": measured.pace} | found)
         return
     yield from yaml_source.dump({"training": {"pace": measured.pace}}).splitlines()

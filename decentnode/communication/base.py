@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -353,8 +352,6 @@ class TransportPlan:
     """The nodes in that group, if the options name them."""
     simulation: str = ""
     """The modelled network in words, where time is virtual; empty: both are real."""
-    workers: int | Literal["auto"] = 0
-    """The processes that compute the local steps of a host process; 0: it does so itself."""
     is_plain: bool = False
     """Whether payloads travel unencrypted between machines without the user's permission."""
     local_files: int = FILES_PER_PEER

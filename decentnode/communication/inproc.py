@@ -6,7 +6,6 @@ runs beside the nodes.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.exchange.handle import Key, Message
@@ -17,7 +16,6 @@ from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import PeerLeft
-from decentnode.options import NonNegative, option
 
 
 @dataclass(slots=True, eq=False)
@@ -91,14 +89,12 @@ class WithinProcess(Route):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    workers: NonNegative | Literal["auto"] = option(0, changes="results")
-    """Processes that compute the local steps, with the same models; auto: most processors that are left."""
     _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: Clock = field(default_factory=Clock, init=False, repr=False)
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(one_process=True, has_messages=True, workers=self.workers)
+        return TransportPlan(one_process=True, has_messages=True)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = directory.clock

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -18,7 +18,7 @@ from decentnode.communication.simulated_links import SimulatedEndpoint, Simulate
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
-from decentnode.options import NonNegative, option
+from decentnode.options import option
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.fair import MOST_FLOWS
@@ -68,8 +68,6 @@ class Simulated(Communication):
     """Of distributions, jitter and losses; null: that of the run."""
     delivery_log: bool = option(False, changes="results")
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
-    workers: NonNegative | Literal["auto"] = option("auto", changes="results")
-    """Processes that compute the local steps, with the same models; auto: most processors that are left."""
     _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
     _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
@@ -88,9 +86,7 @@ class Simulated(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(
-            one_process=True, has_messages=True, simulation=self._in_words(), workers=self.workers
-        )
+        return TransportPlan(one_process=True, has_messages=True, simulation=self._in_words())
 
     def _in_words(self) -> str:
         """Returns the network as the first line of a run names it."""

@@ -284,6 +284,8 @@ class Vector:
         memory for the copy that is trained beside the model, by default made when it is needed.
         """
         self.layout = layout = module_tensors.layout
+        self.module = module_tensors.module
+        """The module whose tensors are views of it, while it is attached."""
         self._module_tensors = module_tensors
         self._slots = slots
         self._current = 0

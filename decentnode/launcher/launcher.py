@@ -187,7 +187,7 @@ class Launcher:
             show_log=console.show_log,
             is_stopping=self._is_stopping,
         )
-        self._target = Target(*experiment.target) if experiment.target else None
+        self._target = Target(*experiment.plan.target) if experiment.plan.target else None
         self._end_is_logged = False
         """Whether an event says after which round all nodes end at the target."""
         self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", log_event=self._event_log.log)

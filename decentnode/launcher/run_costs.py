@@ -57,5 +57,5 @@ def measure(experiment: Experiment) -> Costs:
 def steps(experiment: Experiment, rank: int, round: int) -> int:
     """Returns the local steps of a node in a round."""
     training = experiment.settings.training
-    per_epoch = training.make_minibatches(experiment.shard(rank)).steps_per_epoch(training.accumulate)
+    per_epoch = training.make_minibatches(experiment.samples.shard(rank)).steps_per_epoch(training.accumulate)
     return training.steps(rank, round, per_epoch)

@@ -23,6 +23,7 @@ from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
+from decentnode.node.factory import is_on_cpu
 from decentnode.node.late_imports import import_compiler, import_for_nodes
 
 
@@ -60,7 +61,7 @@ def run_here(
                 print(line, file=sys.stderr)
             if findings.uses_compiler:
                 import_compiler()
-        if dry_round.is_on_cpu(settings):
+        if is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))

@@ -24,12 +24,10 @@ from decentnode.core.clock import Clock
 from decentnode.core.process_setup import default_threads, keep_freed_memory
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
-from decentnode.models.module_copies import copied
 from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
-from decentnode.training.training import Training
+from decentnode.node.factory import NodeFactory
 
 STEPS = 100
 """Steps that are measured by default."""
@@ -145,20 +143,11 @@ def calibrate(experiment: Experiment, steps: int = STEPS) -> Calibration:
 
 async def _measure(experiment: Experiment, calibration: Calibration, steps: int) -> None:
     """Makes the steps in this process, which is a child, and writes down how long each one took."""
-    settings, rank, layout = experiment.settings, calibration.rank, experiment.layout
     torch.set_num_threads(calibration.threads)
     keep_freed_memory()
-    device = device_for(settings.device, experiment.mapping.local_rank(rank))
-    network = copied(experiment.network).to(device)
-    slots = [torch.empty(layout.numel, dtype=layout.dtype, device=device) for _ in range(2)]
-    training = Training(
-        network,
-        Vector(ModuleTensors(network, layout), (slots[0], slots[1])),
-        settings.training,
-        shard=experiment.shard(rank),
-        plan=experiment.privacy[rank] if experiment.privacy else None,
-        seeds_all=settings.has_foreign_plugins,
-    )
+    rank, factory = calibration.rank, NodeFactory(experiment)
+    device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
+    training = factory.training(rank, factory.vector(device))
     tally, clock, samples = training.begin(0), Clock(), list[int]()
     if training.private is not None:
         training.private.begin(WARM_UP + steps)

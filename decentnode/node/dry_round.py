@@ -19,15 +19,14 @@ from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
-from decentnode.models.module_copies import copied
-from decentnode.node.batch_trial import try_batch
 from decentnode.node.child_answers import answer_of
+from decentnode.node.execution.batch_trial import try_batch
 from decentnode.node.experiment import Experiment
+from decentnode.node.factory import NodeFactory, is_on_cpu, settings_on_cpu
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
 from decentnode.node.privacy.plans import doubts_of
@@ -35,6 +34,7 @@ from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
+from decentnode.training.settings import BatchExecution
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -45,16 +45,11 @@ HALF = "'Half'"
 """A part of torch's error about an operation that a device does not have in float16."""
 
 
-def is_on_cpu(settings: Settings) -> bool:
-    """Whether nodes on this machine compute on its CPU."""
-    return settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.device_count())
-
-
 def is_needed(settings: Settings) -> bool:
     """Whether a part of the round may fail on this machine, or comes from outside this package."""
     training = settings.training
     may_fail = training.amp == "float16" or bool(training.compile)
-    batches = training.batch_nodes is not None
+    batches = isinstance(training.execution, BatchExecution)
     return settings.has_foreign_plugins or batches or (may_fail and is_on_cpu(settings))
 
 
@@ -104,7 +99,8 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
     try:
         nodes = DryNodes(experiment)
         nodes.train()
-        if experiment.settings.training.batch_nodes is not None and nodes.trained is not None:
+        is_batched = isinstance(experiment.settings.training.execution, BatchExecution)
+        if is_batched and nodes.trained is not None:
             try_batch(experiment, nodes.trained)
         result.defects += nodes.code()
         if not result.defects:
@@ -165,21 +161,15 @@ class DryNodes:
     def __post_init__(self) -> None:
         experiment = self.experiment
         self.ranks = members_of(experiment.graph)
-        self.schemes = {rank: experiment.sharing(rank) for rank in self.ranks}
-        network = copied(experiment.network)
-        self.vector = Vector(
-            ModuleTensors(network, experiment.layout), experiment.memory(self.ranks[0]).slots()
-        )
+        self.schemes = {rank: experiment.schemes.plain(rank) for rank in self.ranks}
+        self.vector = NodeFactory(experiment).vector()
         handshakes = {rank: scheme.handshake() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
             scheme.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
             scheme.begin(self.vector.shared)
         self.models = {rank: self.vector.shared.clone() for rank in self.ranks}
-        training, layout = experiment.settings.training, experiment.layout
-        if not is_on_cpu(experiment.settings):
-            # This round is one on a CPU, which may not have what a GPU has.
-            training = replace(training, amp=None, compile=False)
-        self.objective = training.objective(network, layout.channels_last)
+        training, channels_last = settings_on_cpu(experiment.settings), experiment.layout.channels_last
+        self.objective = training.objective(self.vector.module, channels_last)
         self.learning_rate = float(training.optimizer.options.get("lr") or LEARNING_RATE)
 
     def train(self) -> None:
@@ -191,7 +181,7 @@ class DryNodes:
         self.trained = rank
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        minibatches = training.make_minibatches(experiment.shard(rank))
+        minibatches = training.make_minibatches(experiment.samples.shard(rank))
         if training.compile:
             # Each shape may have code of its own, and the nodes find it in the compiler's cache.
             for batch in minibatches.trials():
@@ -228,7 +218,7 @@ class DryNodes:
 
     def code(self) -> Iterator[Defect]:
         """Encodes and decodes one model with a fresh chain."""
-        chain = self.experiment.sharing().chain
+        chain = self.experiment.schemes.plain().chain
         # Buffers after the parameters may bypass the chain.
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)

@@ -7,20 +7,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import nn
+
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import DiskProblem, Evaluated, Published, Reporter
+from decentnode.communication.launcher_link.reports import (
+    MOST_BYTES,
+    DiskProblem,
+    Evaluated,
+    Published,
+    Reporter,
+)
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
+from decentnode.config.settings import EvaluationSettings, Settings
+from decentnode.config.type_check import unknown
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
-from decentnode.datasets.base import Samples
-from decentnode.formats.metrics import LOCAL, VALIDATION
+from decentnode.datasets.base import Dataset, Samples, draw
+from decentnode.errors import BadInput
+from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
 from decentnode.formats.records import Records, RoundRecord, private_megabytes
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
-from decentnode.training.evaluation import evaluate
+from decentnode.node.run_samples import RunSamples
+from decentnode.training.evaluation import batch_size, evaluate
+from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
+
+REPORT_BYTES = 300
+"""Bytes of the report of a node's end, without its metrics."""
+NUMBER_BYTES = 21
+"""Bytes of a number in that report, with its name and punctuation."""
 
 
 def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
@@ -51,6 +69,41 @@ class EvaluationPlan:
     """The validation samples, all of them in each evaluation; None: there are none."""
     local: tuple[Samples, ...] = ()
     """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
+    metrics: tuple[Metric, ...] = ()
+    """What is measured, the headline first; on validation and own samples last."""
+    target: tuple[Metric, float] | None = None
+    """The metric and the value at which the run ends; None: it has no target."""
+
+    @classmethod
+    def of(cls, settings: Settings, run_samples: RunSamples, network: nn.Module) -> "EvaluationPlan":
+        """Draws the test samples of all evaluations; raises BadInput for what cannot be measured."""
+        tests, dataset, samples = settings.evaluation, run_samples.dataset, run_samples.dataset.test
+        source: Dataset = settings.dataset.make()
+        size = source.available(tests.samples, samples)
+        if size is not None and size > len(samples):
+            what = f"{size} samples asked for, the test set has {len(samples)}"
+            raise BadInput.at("evaluation.samples", what)
+        nodes = len(run_samples.parts)
+        sample = tests.sample(nodes, settings.seed, settings.adversary_ranks)
+        task: Task = settings.task.make()
+        metrics = tuple(Metric(*metric) for metric in task.metrics(dataset.num_classes))
+        of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
+        local = run_samples.own_tests
+        metrics += of_validation + tuple(metric.of_local for metric in metrics if local)
+        needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in metrics)
+        if needed > MOST_BYTES:
+            raise BadInput.at(
+                "task",
+                f"the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, which "
+                f"has {MOST_BYTES}; measure fewer, for instance with per_class: false",
+            )
+        return cls(
+            samples, tests.every, settings.rounds, tests.batch_size or batch_size(network), tests.final,
+            drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
+            ranks=tests.tested(nodes) if sample is None else sample, last_ranks=sample,
+            adversaries=settings.adversary_ranks, validation=dataset.validation, local=local,
+            metrics=metrics, target=_target(tests, {metric.name: metric for metric in metrics}),
+        )  # fmt: skip
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
@@ -86,6 +139,18 @@ class EvaluationPlan:
         if rank is not None and self.local and len(self.local[rank]):
             scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
         return scores
+
+
+def _target(evaluation: EvaluationSettings, metrics: dict[str, Metric]) -> tuple[Metric, float] | None:
+    """Returns the metric and the value of the target, None without one; raises BadInput."""
+    for name, value in (evaluation.target or {}).items():
+        if name not in metrics:
+            raise BadInput.at(f"evaluation.target.{name}", unknown("metric", name, [*metrics]))
+        if metrics[name].is_fraction and not 0 < value <= 1:
+            reason = f"must be a number > 0 and <= 1, a fraction, not {value:g}"
+            raise BadInput.at(f"evaluation.target.{name}", reason)
+        return metrics[name], value
+    return None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import NoReturn
 
 import torch
 
-from decentnode.communication.arena import Arena
 from decentnode.communication.base import Communication, ProcessDirectory
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
@@ -36,10 +35,10 @@ from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.evaluation import NodeResources
-from decentnode.node.experiment import Experiment, NodeHost
+from decentnode.node.experiment import Experiment
+from decentnode.node.factory import NodeFactory, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
-from decentnode.node.step_workers import StepWorkers
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
@@ -225,24 +224,14 @@ def _build(
         outages=outages,
     )
     # A rejoining node may request a whole model.
-    communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
+    communication.prepare(directory, max(experiment.schemes.most_payload_bytes, experiment.layout.nbytes))
     record_file = None
     if len(ranks) > MOST_RECORD_FILES:
         record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, record_file=record_file)
-    if experiment.workers:
-        timeouts = experiment.settings.failures.timeouts
-        vectors = 3 if experiment.settings.communication.overlap else 2
-        host.arena = Arena(vectors * len(ranks), experiment.layout.nbytes)
-        host.executor = StepWorkers(
-            experiment.workers,
-            host.arena,
-            timeout=timeouts.hung_process(timeouts.stuck_process()),
-            marks=lambda rank: heartbeats.of(rank).marks,
-        )
-    else:
-        host.executor = experiment.step_executor(len(ranks))
-    nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
+    executor = experiment.execution.executor(len(ranks), marks=lambda rank: heartbeats.of(rank).marks)
+    host = NodeHost(fork_context, communication, clock, len(ranks) > 1, executor, record_file)
+    factory = NodeFactory(experiment)
+    nodes = [factory.node(rank, host, clock=clocks[rank]) for rank in ranks]
     return directory, host, nodes
 
 

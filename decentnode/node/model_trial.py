@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.config.error_locations import defect_of
-from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, DecentnodeError, Defect, is_out_of_memory
-from decentnode.models.module_copies import copied
 from decentnode.models.module_state import equal
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.copy_trial import CopyTrial
 from decentnode.node.experiment import Experiment, vector_test
+from decentnode.node.factory import NodeFactory, settings_on_cpu
 from decentnode.node.recording.model_records import content_of_model
 from decentnode.training.evaluation import evaluate
 from decentnode.training.tasks.base import Task
@@ -56,7 +55,7 @@ class ModelTrial:
     def run(self) -> None:
         """Raises BadInput, or what a plug-in raises, for the first defect."""
         experiment, settings = self.experiment, self.experiment.settings
-        minibatches = settings.training.make_minibatches(experiment.shard(self.rank))
+        minibatches = settings.training.make_minibatches(experiment.samples.shard(self.rank))
         batch = settings.training.augmented(minibatches.trial(), settings.seed)
         with doing("be trained"):
             self.copy_trial = CopyTrial(experiment.network, self._new(), batch)
@@ -86,20 +85,8 @@ class ModelTrial:
 
     def _new(self) -> Training:
         """The training of a fresh node."""
-        experiment, rank = self.experiment, self.rank
-        network, layout = copied(experiment.network), experiment.layout
-        slots = torch.empty(layout.numel, dtype=layout.dtype), torch.empty(layout.numel, dtype=layout.dtype)
-        settings = replace(experiment.settings.training, compile=False)
-        if experiment.settings.device != "cpu" and torch.cuda.device_count():
-            settings = replace(settings, amp=None)
-        plan = experiment.privacy[rank] if experiment.privacy else None
-        return Training(
-            network,
-            Vector(ModuleTensors(network, layout), slots),
-            settings,
-            shard=experiment.shard(rank),
-            plan=plan,
-        )
+        settings = replace(settings_on_cpu(self.experiment.settings), compile=False)
+        return NodeFactory(self.experiment).training(self.rank, settings=settings)
 
     def _train(self, training: Training, round: int) -> None:
         async def steps() -> None:
@@ -144,12 +131,12 @@ class ModelTrial:
             return
         sizes = dict[int, int]()
         for rank in range(experiment.graph.num_nodes):
-            shard = experiment.shard(rank)
+            shard = experiment.samples.shard(rank)
             if shard.size:
                 starts = shard.starts(shard.size, training.batch_size)
                 sizes.setdefault(shard.size - starts[-1], rank)
         least = min(sizes)
-        shard, node = experiment.shard(sizes[least]), self._new()
+        shard, node = experiment.samples.shard(sizes[least]), self._new()
         node.module.train()
         batch = training.augmented(shard.samples.batch(shard.indices[:least]), experiment.settings.seed)
         with doing(f"be trained on a batch of {least}, the smallest one of rank {sizes[least]}"):
@@ -206,7 +193,7 @@ class ModelTrial:
         """Evaluates in a network of its own, as evaluators do."""
         experiment = self.experiment
         in_background = experiment.settings.evaluation.background
-        if not in_background and not experiment.workers:
+        if not in_background and not experiment.execution.workers:
             return
         test, saved = vector_test(experiment), unpacked(content)
         test.load(saved["vector"])
@@ -214,7 +201,7 @@ class ModelTrial:
         self._new().prepare_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
             difference = "scores of the model are others in another process, which lacks a plain attribute"
-            key = "evaluation.background" if in_background else "communication.workers"
+            key = "evaluation.background" if in_background else "training.execution.workers"
             raise BadInput.at(key, f"the {difference}; {ADVICE}")
 
     def _report(self, defect: Defect) -> None:

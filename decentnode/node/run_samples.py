@@ -1,13 +1,13 @@
 """The samples of a run, and which of them each rank trains on; made once per machine, before the fork."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from decentnode.config.settings import Settings
 from decentnode.core.registry import name_of
@@ -22,7 +22,11 @@ from decentnode.errors import BadInput
 from decentnode.formats.partition_table import PartitionTable
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
+from decentnode.models.base import has_batch_norm, least_batch
+from decentnode.node.child_answers import answer_of
 from decentnode.sharing.base import Sharing
+from decentnode.training.gradient_sync import GradientSync
+from decentnode.training.minibatches import Shard
 from decentnode.training.tasks import NextToken
 
 HASHED_ROWS = 4096
@@ -38,12 +42,17 @@ class RunSamples:
     dataset: LoadedDataset
     parts: list[Tensor]
     """The training samples of each rank, as indices."""
+    seed: int
+    gradient_sync: GradientSync
+    """Decides which of its part a rank trains on."""
     levels: list[list[skew.Levels]] = field(default_factory=list)
     """The levels of each skew, by rank."""
     assigned: list[Tensor] = field(default_factory=list)
     """The parts before an audit left some samples out."""
     test_parts: list[Tensor] = field(default_factory=list)
     """The test samples of each rank alone, as indices; empty without `evaluation.node_test_split`."""
+    least_batch: int = 1
+    """The fewest samples at once that the model of the run can be trained on."""
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
@@ -77,7 +86,48 @@ class RunSamples:
         for adversary in adversaries:
             adversary.check(changed, parts)
             parts = adversary.parts(parts, seed)
-        return cls(changed, parts, levels, assigned, own_tests)
+        return cls(changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests)
+
+    def shard(self, rank: int) -> Shard:
+        """The training samples of a node; raises BadInput where it has no part of the steps."""
+        shard = self.gradient_sync.shard(self.dataset.train, self.parts, self.seed, rank=rank)
+        return replace(shard, least_batch=self.least_batch)
+
+    def of_network(self, network: nn.Module, settings: Settings) -> "RunSamples":
+        """The samples with the least batch that this network can be trained on; raises BadInput."""
+        fields = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train)))).fields
+        least, training = 1, settings.training
+        if has_batch_norm(network):
+            least = least_batch(network, fields)
+        elif settings.has_foreign_plugins and (
+            training.batch_size is None
+            or training.privacy is not None
+            or any(len(part) and (len(part) - 1) % training.batch_size == 0 for part in self.parts)
+        ):
+            # Some node has a batch of one sample. In a child: a plug-in's steps must not change this process.
+            answer = answer_of(
+                lambda file: file.write(bytes([least_batch(network, fields)])),
+                settings.failures.start_deadline,
+            )
+            least = answer.content[0] if answer.content else 1
+        training.check(self.dataset.train, least, self.gradient_sync.one_model)
+        found = replace(self, least_batch=least)
+        for rank in range(len(self.parts)):
+            if 0 < found.shard(rank).size < least:
+                raise BadInput.at(
+                    "dataset.partition",
+                    f"rank {rank} has a single sample, but batch norm needs {least} at once; give each rank "
+                    f"{least} or none",
+                )
+        return found
+
+    @property
+    def two_batches(self) -> list[tuple[Tensor, ...]]:
+        """Two small batches of different training samples, for trials of the network."""
+        train = self.dataset.train
+        size = min(2, len(train))
+        starts = (0, max(0, len(train) - size))
+        return [train.batch(torch.arange(start, start + size)).fields for start in starts]
 
     @cached_property
     def digest(self) -> str:

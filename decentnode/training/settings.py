@@ -21,7 +21,7 @@ from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective, ignored_by
-from decentnode.training.optim import ELEMENTWISE, Muon, decay_groups, muon_groups
+from decentnode.training.optim import Muon, decay_groups, muon_groups
 from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.pace import PaceSettings
 from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
@@ -46,6 +46,22 @@ class Factory:
             return self.cls(*args, **self.options)
         except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
             raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class BatchExecution:
+    """Steps of several nodes of one process are computed together; sums are rounded in another order."""
+
+    batches: Positive | Literal["auto"] = option(changes="rounding")
+    """The nodes of a batch, at most; auto: by the size of the model."""
+
+
+@dataclass(frozen=True)
+class WorkerExecution:
+    """Steps are computed by other processes than that of the nodes, with the same models."""
+
+    workers: Positive | Literal["auto"] = option(changes="nothing")
+    """These processes; auto: most processors that are left, where they pay, otherwise none."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +102,11 @@ class TrainingSettings(Computation):
     """
     pace: PaceSettings | Literal["instant"] | None = None
     """The least duration of each local step; null: that of the processor. instant: none, in virtual time."""
-    batch_nodes: Positive | Literal["auto"] | None = option(None, changes="rounding")
-    """The nodes of one process whose steps are computed together, at most; auto: by the size of the model.
-    Results differ from those of steps one by one (null) by the rounding of sums.
+    execution: Literal["auto", "alone"] | BatchExecution | WorkerExecution = option(
+        "auto", changes="rounding"
+    )
+    """Who computes the steps: the process of the nodes, one by one (`alone`) or in batches, which change
+    rounding, or worker processes, which change nothing; auto: workers in virtual time, where they pay.
     """
     clip_norm: PositiveFloat | None = None
     """The largest Euclidean norm of the flat gradient."""
@@ -140,8 +158,6 @@ class TrainingSettings(Computation):
 
         if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
             raise BadInput.at("training.augmentation", "mixup mixes a batch once; name it once")
-        if self.batch_nodes is not None:
-            refuse(defect.below(("training", "batch_nodes")) for defect in self._defects_of_batches())
         if self.privacy is not None:
             refuse(defect.below(("training",)) for defect in self._defects_of_private())
 
@@ -169,20 +185,6 @@ class TrainingSettings(Computation):
             yield Defect(
                 ("augmentation",), f"mixup mixes samples, and {name} bounds what each adds; leave it out"
             )
-
-    def _defects_of_batches(self) -> Iterator[Defect]:
-        """Yields the settings with which steps of several nodes cannot be computed together."""
-        name = getattr(self.optimizer.cls, "__name__", self.optimizer.cls)
-        if self.optimizer.cls not in ELEMENTWISE:
-            why = f"{name} does not change each number by its own gradient alone"
-            yield Defect((), f"{why}; leave it out, or use SGD or Adam")
-        if self.dtype == "bfloat16" or self.amp is not None:
-            why = "sums of 16 bits are not the same in batches of nodes; leave it out, or use float32"
-            yield Defect((), why)
-        if self.compile is not False:
-            yield Defect((), "training.compile is for the steps of one node; leave one of both out")
-        if self.privacy is not None:
-            yield Defect((), "private steps are computed sample by sample; leave it out")
 
     @property
     def ignored(self) -> int:

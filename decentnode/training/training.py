@@ -173,7 +173,6 @@ class Training:
 
     def __init__(
         self,
-        module: nn.Module,
         vector: Vector,
         settings: TrainingSettings,
         shard: Shard,
@@ -187,7 +186,7 @@ class Training:
         `plan`: of private steps; `seeds_all`: whether the code of a step may draw from numpy and `random`;
         `executor`: what computes the steps, by default this object itself.
         """
-        self.module = module
+        self.module = module = vector.module
         self.vector = vector
         self.settings = settings
         self.shard = shard
@@ -476,7 +475,7 @@ class Training:
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 if not sizes[step]:
-                    why = "the loss ignores all labels of a minibatch; leave training.batch_nodes out"
+                    why = "the loss ignores all labels of a minibatch; set training.execution: alone"
                     raise RunFailed(f"{self.place(round, step)}: {why}")
                 raise RunFailed(
                     f"{self.place(round, step)}: the loss is {value}; a learning rate below "

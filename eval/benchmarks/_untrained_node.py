@@ -91,7 +91,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     layout = ParameterLayout.of(network)
     settings = TrainingSettings(Factory(torch.optim.SGD, {"lr": 0.1}), steps_per_round=0)
     shard = Shard(NO_SAMPLES, torch.empty(0, dtype=torch.int64), 1, rank)
-    training = Training(network, Vector(ModuleTensors(network, layout), endpoint.slots), settings, shard)
+    training = Training(Vector(ModuleTensors(network, layout), endpoint.slots), settings, shard)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     sharing = Gossip()
     sharing.bind(Setup(layout, Chain([], case.elements), graph))

@@ -6,7 +6,7 @@ costs: processor time of a node in a round among 256, 1,024, 4,096 and 16,384 no
 different lengths. large: one run of 16,384 nodes and 40 rounds, with its memory and the processor time of the
 launcher. lenet: 1,024 nodes of LeNet (89,834 parameters) on images like CIFAR-10, 20 rounds. overhead:
 what a node's round takes beside its step and its mix, all nodes in this process. batch: a step by the loop
-beside one in batches of nodes (training.batch_nodes), in turns; the rest of a round is left out.
+beside one in batches of nodes (training.execution), in turns; the rest of a round is left out.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
-from decentnode.node.experiment import Experiment, NodeHost
+from decentnode.node.experiment import Experiment
+from decentnode.node.factory import NodeFactory, NodeHost
 from decentnode.sharing.gossip import Gossip
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
@@ -150,7 +151,7 @@ def in_process(
         experiment = Experiment.from_yaml(
             CONFIGS / "simulate.yaml", [*of_nodes(nodes, rounds), *QUIET, *overrides]
         )
-        built = built_nodes(Path(folder), experiment, executor or experiment.step_executor(nodes))
+        built = built_nodes(Path(folder), experiment, executor or experiment.execution.executor_here(nodes))
         Gossip.mix = timed  # type: ignore[method-assign, assignment]
         try:
             with asyncio.Runner(loop_factory=partial(VirtualLoop, built[0].exchange.clock)) as runner:
@@ -186,8 +187,8 @@ def built_nodes(folder: Path, experiment: Experiment, executor: StepExecutor) ->
     )
     clock, communication = VirtualClock(), experiment.settings.communication.make()
     communication.prepare(ProcessDirectory(experiment.processes, 0, str(folder), clock=clock), 1 << 20)
-    host = NodeHost(communication, clock, is_shared=True, executor=executor)
-    made = [experiment.build(rank, resources, host) for rank in range(nodes)]
+    host = NodeHost(resources, communication, clock, is_shared=True, executor=executor)
+    made = [NodeFactory(experiment).node(rank, host) for rank in range(nodes)]
     for node in made:
         node.sharing.begin(node.training.vector.values)
     return made
@@ -235,8 +236,8 @@ def main() -> None:
         for _ in range(1 if small else REPEATS):
             bare, _ = in_process(size, rounds, NoSteps())
             loop, batch = (
-                in_process(size, rounds, None, f"training.batch_nodes={most}")[0] - bare
-                for most in ("null", "auto")
+                in_process(size, rounds, None, f"training.execution={execution}")[0] - bare
+                for execution in ("alone", "{batches: auto}")
             )
             gains.append(loop / batch)
             add(

@@ -44,7 +44,8 @@ from decentnode.errors import RunFailed
 from decentnode.formats.records import read_records
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
-from decentnode.node.experiment import Experiment, NodeHost
+from decentnode.node.experiment import Experiment
+from decentnode.node.factory import NodeFactory, NodeHost
 from decentnode.node.node import Node
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
@@ -190,10 +191,8 @@ def run(configuration: dict[str, Any], folder: Path) -> Outcome:
     processes = experiment.processes
     directory = ProcessDirectory(processes, 0, str(folder), grace=GRACE, clock=clock, outages=outages)
     communication.prepare(directory, 1 << 20)
-    host = NodeHost(communication, clock, is_shared=True)
-    nodes = [
-        experiment.build(rank, resources, host, clock=outages.clock_of(rank, clock)) for rank in range(NODES)
-    ]
+    host, factory = NodeHost(resources, communication, clock, is_shared=True), NodeFactory(experiment)
+    nodes = [factory.node(rank, host, clock=outages.clock_of(rank, clock)) for rank in range(NODES)]
     handshakes = {node.rank: node.sharing.handshake() for node in nodes}
     for node in nodes:
         node.sharing.receive_handshakes({rank: content for rank, content in handshakes.items() if content})

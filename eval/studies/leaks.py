@@ -78,7 +78,7 @@ def by_indices(run: Run) -> Iterator[float]:
     `by: change` sends coordinates that it has not sent for long.
     """
     experiment = Experiment.from_settings(load(run.directory / "config.yaml"))
-    layout = experiment.sharing().payload_layout(0)
+    layout = experiment.schemes.plain().payload_layout(0)
     if layout is None or "indices" not in [field.name for field in layout.fields]:
         return
     before: dict[int, set[int]] = {}

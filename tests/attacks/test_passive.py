@@ -318,7 +318,7 @@ def test_what_cannot_be_attacked_is_refused():
 def test_the_samples_of_a_round_are_those_that_the_node_used(minibatches, tmp_path):
     kind = f"training.minibatches={minibatches}"
     experiment = Experiment.from_yaml(QUICKSTART, [*SMALL, "dataset.train_size=200", kind])
-    scene, shard = scene_of(experiment, tmp_path), experiment.shard(1)
+    scene, shard = scene_of(experiment, tmp_path), experiment.samples.shard(1)
     used = experiment.settings.training.make_minibatches(shard)
     for round in range(3):
         used.begin_round()

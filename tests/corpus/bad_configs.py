@@ -483,9 +483,11 @@ LBFGS\n  amp: float16
     | 11 training.optimizer | Muon: adamw_params must be a list of patterns, not '1.*'
 {name: Muon, adamw_rl: 1} | 11 training.optimizer.adamw_rl | unknown option of Muon; did you mean 'adamw_lr'?
 {name: Muon, adamw_eps: -1} | 11 training.optimizer | Muon: Invalid epsilon value: -1.0
-{name: Muon}\n  batch_nodes: 8
-    | 12 training.batch_nodes | Muon does not change each number by its own gradient alone; leave it out, or
-    + ...
+{name: Muon}\n  execution: {batches: 8}
+    | 12 training.execution.batches | needs all nodes in one process, and zeromq has several; use inproc or
+    + simulated
+    | 12 training.execution.batches | Muon does not change each number by its own gradient alone; leave it
+    + out, or ...
 {name: SGD, lr: 0.1}\n  decay: weights
     | 12 training.decay | weights needs an optimizer with a weight_decay above 0
 
@@ -554,7 +556,15 @@ dtype: float16 | 12 training.dtype | must be 'float64' or 'float32' or 'bfloat16
 amp: true | 12 training.amp | must be 'bfloat16' or 'float16' or null, not true
 dtype: float64\n  amp: bfloat16
     | 13 training.amp | needs training.dtype: float32; float64 would lose its digits
-batch_nodes: all | 12 training.batch_nodes | must be a whole number > 0 or 'auto' or null, not 'all'
+batch_nodes: 8 | 12 training.batch_nodes | unknown key; did you mean 'batch_tokens'?
+execution: all
+    | 12 training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers,
+    + not 'all'
+execution: {batches: all} | 12 training.execution.batches | must be a whole number > 0 or 'auto', not 'all'
+execution: {workers: 0} | 12 training.execution.workers | must be a whole number > 0 or 'auto', not 0
+execution: {workers: 2, batches: 8}
+    | 12 training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers,
+    + not a mapping
 accumulate: 0 | 12 training.accumulate | must be a whole number > 0, not 0
 compile: fast
     | 12 training.compile | must be true or false or 'default' or 'reduce-overhead' or 'max-autotune' or
@@ -793,7 +803,7 @@ communication: {base_port: '29600'}
     | 15 communication.base_port | must be a whole number > 0 and < 65536, not '29600'
 communication: {nodes_per_process: 0} | 15 communication.nodes_per_process | must be a whole number > 0, not 0
 communication: {name: inproc, base_port: 29600}
-    | 15 communication.base_port | unknown option of inproc (known: workers, overlap)
+    | 15 communication.base_port | unknown option of inproc (known: overlap)
 communication: {local: tcp, base_port: 65533}
     | 15 communication.base_port | the ports 65533..65536 are needed, the last that exists is 65535
 communication: zeromq\nmodel: lenet | 16 model | this key appears twice; the first is in line 9
@@ -1394,26 +1404,32 @@ training.pace.step_seconds=-5ms
     | training.pace.device | must have one class for each of the 4 ranks or 1 machines, not 2
 'training.pace={step_seconds: 1, device_classes: device.csv}'
     | training.pace.device_classes | no such file: {here}/device.csv; did you mean 'devices.csv'?
-training.batch_nodes=auto
-    | training.batch_nodes | needs all nodes in one process, and zeromq has several; use inproc or simulated
-communication=inproc training.batch_nodes=8 'training.optimizer={name: LBFGS}'
-    | training.batch_nodes | LBFGS does not change each number by its own gradient alone; leave it out, or use
-    + SGD or Adam
-communication=inproc training.batch_nodes=8 training.amp=bfloat16
-    | training.batch_nodes | sums of 16 bits are not the same in batches of nodes; leave it out, or use
+'training.execution={batches: auto}'
+    | training.execution.batches | needs all nodes in one process, and zeromq has several; use inproc or
+    + simulated
+'training.execution={workers: auto}'
+    | training.execution.workers | needs all nodes in one process, and zeromq has several; use inproc or
+    + simulated
+communication=inproc training.execution.batches=8 'training.optimizer={name: LBFGS}'
+    | training.execution.batches | LBFGS does not change each number by its own gradient alone; leave it out,
+    + or use SGD or Adam
+communication=inproc training.execution.batches=8 training.amp=bfloat16
+    | training.execution.batches | sums of 16 bits are not the same in batches of nodes; leave it out, or use
     + float32
-communication=inproc training.batch_nodes=8 training.compile=true
-    | training.batch_nodes | training.compile is for the steps of one node; leave one of both out
-communication=inproc training.batch_nodes=8 'training.privacy={name: dp_sgd, noise: 1, clip: 1, delta: 0.001}'
-    | training.batch_nodes | private steps are computed sample by sample; leave it out
+communication=inproc training.execution.batches=8 training.compile=true
+    | training.execution.batches | training.compile is for the steps of one node; leave one of both out
+communication=inproc training.execution.batches=8
+    + 'training.privacy={name: dp_sgd, noise: 1, clip: 1, delta: 0.001}'
+    | training.execution.batches | private steps are computed sample by sample; leave it out
 communication=simulated training.seconds_per_round=1 training.pace=instant
     | training.seconds_per_round | needs training.pace in virtual time: ...
-'communication={name: inproc, workers: 2}' sharing=quasi_global training.optimizer=SGD
-    | communication.workers | quasi_global changes each gradient by what it has in the process of the nodes;
-    + use 0 or auto
-'communication={name: inproc, workers: 2}' device=cuda
-    | communication.workers | workers compute on the CPU; use 0 or auto, or device: cpu
-'communication={name: inproc, workers: many}'
-    | communication.workers | must be a whole number >= 0 or 'auto', not 'many'
+communication=inproc training.execution.workers=2 sharing=quasi_global training.optimizer=SGD
+    | training.execution.workers | quasi_global changes each gradient by what it has in the process of the
+    + nodes; use alone or auto
+communication=inproc training.execution.workers=2 device=cuda
+    | training.execution.workers | workers compute on the CPU (device); use alone or auto
+communication=inproc training.execution.workers=many
+    | training.execution.workers | must be a whole number > 0 or 'auto', not 'many'
+'communication={name: inproc, workers: 2}' | communication.workers | unknown option of inproc (known: overlap)
 """
 """Words after the file BASE, and what follows `command line: `, or whole lines."""

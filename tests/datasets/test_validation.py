@@ -92,7 +92,7 @@ def test_a_run_measures_its_models_on_validation_samples_and_records_the_skew(tm
     experiment = Experiment.from_yaml(tmp_path / "x.yaml")
     assert len(experiment.samples.dataset.validation) == 60 and sum(map(len, experiment.samples.parts)) == 240
     names = ["accuracy", "loss", "validation_accuracy", "validation_loss"]
-    assert [metric.name for metric in experiment.metrics] == names
+    assert [metric.name for metric in experiment.plan.metrics] == names
     run = Nodes(experiment, tmp_path / "nodes").begin().run(0, 2)
     for node in run.nodes:
         test = vector_test(experiment)

@@ -49,9 +49,9 @@ EXPERIMENT = SimpleNamespace(
     graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),
     layout=SimpleNamespace(numel=100),
     processes=[SimpleNamespace(ranks=(rank,)) for rank in range(3)],
-    workers=0,
+    execution=SimpleNamespace(workers=0),
     home={0: 0, 1: 1, 2: 2},
-    metrics=CLASSIFICATION,
+    plan=SimpleNamespace(metrics=CLASSIFICATION),
 )
 
 

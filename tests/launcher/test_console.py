@@ -54,10 +54,9 @@ EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", rounds=40, evaluation=EvaluationSettings()),
     graph=SimpleNamespace(num_nodes=3),
     processes=(1, 2),
-    workers=0,
+    execution=SimpleNamespace(workers=0),
     layout=SimpleNamespace(numel=4810, size="4,810 parameters"),
-    metrics=CLASSIFICATION,
-    plan=SimpleNamespace(last_ranks=None),
+    plan=SimpleNamespace(metrics=CLASSIFICATION, last_ranks=None),
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
@@ -115,7 +114,9 @@ def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
 
 def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
     screen = LiveConsole(output)
-    screen.began(SimpleNamespace(**vars(EXPERIMENT) | {"metrics": (LOSS,)}), 1.0)
+    screen.began(
+        SimpleNamespace(**vars(EXPERIMENT) | {"plan": SimpleNamespace(metrics=(LOSS,), last_ranks=None)}), 1.0
+    )
     screen.evaluated(ROW)
     summary = SUMMARY | {
         "metrics": msgspec.to_builtins((LOSS,)), "test": {"loss": SPREAD}, "average_model": {"loss": 0.5}

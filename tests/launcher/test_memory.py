@@ -31,7 +31,7 @@ def experiment(*overrides):
 def of_vectors(made):
     """What is left when processes, objects of nodes and staging are taken away, in vectors."""
     nodes = made.graph.num_nodes
-    staging = sum(made.memory(rank).payload_bytes for rank in range(nodes))
+    staging = sum(made.schemes.memory(rank).payload_bytes for rank in range(nodes))
     processes = len(made.processes) * (PROCESS_BYTES + TEMPORARY_COPIES * D)
     return (bytes_needed(made, 0) - staging - nodes * NODE_BYTES - processes) / D
 
@@ -56,7 +56,7 @@ def test_payloads_that_come_through_sockets_take_memory():
     more = bytes_needed(experiment("communication={name: zeromq, local: tcp}"), 0) - bytes_needed(
         experiment(), 0
     )
-    assert more == links * FRAMES_PER_SOURCE * experiment().most_payload_bytes
+    assert more == links * FRAMES_PER_SOURCE * experiment().schemes.most_payload_bytes
 
 
 def test_nodes_of_a_process_share_what_a_process_needs():

@@ -104,7 +104,9 @@ def record(run_dir, rank, *rounds):
 
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
-    return SimpleNamespace(samples=SimpleNamespace(digest=digest, form={}), metrics=CLASSIFICATION)
+    return SimpleNamespace(
+        samples=SimpleNamespace(digest=digest, form={}), plan=SimpleNamespace(metrics=CLASSIFICATION)
+    )
 
 
 def digest(path, *overrides):

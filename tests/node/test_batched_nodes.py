@@ -1,4 +1,4 @@
-"""Runs with `training.batch_nodes` against the same runs without: schemes, time models, resume, refusals."""
+"""Runs with batches of nodes against the same runs without: schemes, time models, resume, refusals."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from decentnode.config import loader
 from decentnode.errors import BadInput
 from decentnode.node import dry_round
 from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.execution.batched_steps import BatchedSteps
 from decentnode.node.experiment import Experiment
-from decentnode.training.batched.steps import BatchedSteps
 from tests.support.in_process import Nodes
 
 CONFIG = """
@@ -59,7 +59,8 @@ def sizes(monkeypatch):
 )
 def test_schemes_mix_the_models_of_the_loop_and_each_way_continues_the_other(changes, path, tmp_path, sizes):
     loop, batched = (
-        Experiment.from_yaml(path, [*changes, f"training.batch_nodes={most}"]) for most in ("null", 4)
+        Experiment.from_yaml(path, [*changes, f"training.execution={execution}"])
+        for execution in ("alone", "{batches: 4}")
     )
     expected = Nodes(loop, tmp_path / "loop").begin().run(0, 2)
     nodes = Nodes(batched, tmp_path / "batched").begin().run(0, 2)
@@ -89,8 +90,10 @@ def test_schemes_mix_the_models_of_the_loop_and_each_way_continues_the_other(cha
 def test_virtual_time_and_its_models_stay(changes, path):
     network = {"name": "simulated", "latency": 0.01, "uplink": "1 Mbit/s"}
     runs = [
-        decentnode.run(path, progress=False, communication=network, **changes, **{"training.batch_nodes": n})
-        for n in (None, 6)
+        decentnode.run(
+            path, progress=False, communication=network, **changes, **{"training.execution": execution}
+        )
+        for execution in ("auto", {"batches": 6})
     ]
     models = [
         torch.stack(
@@ -107,7 +110,7 @@ def test_virtual_time_and_its_models_stay(changes, path):
 
 IMAGES = [
     "dataset={name: cifar10, sample: true, test_size: 20}",
-    "training.batch_nodes=3",
+    "training.execution={batches: 3}",
     "training.dtype=float32",
 ]
 
@@ -128,5 +131,5 @@ IMAGES = [
 )
 def test_a_network_that_batches_of_nodes_cannot_train_is_refused_before_the_start(changes, reason, path):
     experiment = Experiment.from_settings(loader.load(path, [*IMAGES, *changes]))
-    with pytest.raises(BadInput, match=f"training.batch_nodes: .*{reason}"):
+    with pytest.raises(BadInput, match=f"training.execution.batches: .*{reason}"):
         dry_round.check(experiment)

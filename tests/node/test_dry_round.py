@@ -147,7 +147,7 @@ def test_the_scheme_of_the_readme_is_right_for_every_chain(tmp_path, monkeypatch
     noise = NOISE.replace("SCOPE", "neighbor")
     tried = experiment(tmp_path, "'readme_scheme:Cautious'", noise)
     assert list(dry_round.defects(tried)) == []
-    cautious = type(tried.sharing())
+    cautious = type(tried.schemes.plain())
     models, graph = random_models(4, 50), Ring(4)
     network = Lockstep(cautious, graph, models, lambda: (GaussianNoise(0.1, scope="neighbor"),))
     network.mix()

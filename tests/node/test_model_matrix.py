@@ -196,6 +196,6 @@ def test_all_generators_are_seeded_by_rank_round_and_step(networks, tmp_path):
 def test_a_batch_of_one_is_merged_where_a_function_normalizes(networks, tmp_path):
     sizes = "dataset.partition={name: sizes, sizes: [42, 9, 9]}"
     experiment = experiment_of(tmp_path, "FunctionalBatchNorm", sizes)
-    assert experiment.least_batch == 2 and dry_round.defects(experiment) == []
+    assert experiment.samples.least_batch == 2 and dry_round.defects(experiment) == []
     with pytest.raises(BadInput, match="rank 1 has a single sample"):
         experiment_of(tmp_path, "FunctionalBatchNorm", "dataset.partition={name: sizes, sizes: [58, 1, 1]}")

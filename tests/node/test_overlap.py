@@ -135,11 +135,7 @@ def test_a_run_that_continues_keeps_its_order(tmp_path):
     settings = [quadratic(tmp_path, overlap).settings for overlap in ("true", "false")]
     with pytest.raises(BadInput, match=r"resume: communication.overlap cannot change from true to false"):
         refuse_changes(*settings)
-    assert config.resolved(settings[0])["communication"] == {
-        "name": "inproc",
-        "overlap": True,
-        "workers": 0,
-    }
+    assert config.resolved(settings[0])["communication"] == {"name": "inproc", "overlap": True}
 
 
 class Normalizing(nn.Sequential):

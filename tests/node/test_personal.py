@@ -138,7 +138,7 @@ def test_models_of_others_are_tested_with_the_personal_part_of_the_node(tmp_path
 def test_the_dry_round_is_about_the_shared_part(tmp_path, sharing, options):
     made = experiment(tmp_path, sharing, RING, 1, *options)
     assert [str(defect) for defect in defects(made)] == []
-    assert made.most_payload_bytes <= 8 * SHARED + 64
+    assert made.schemes.most_payload_bytes <= 8 * SHARED + 64
 
 
 def test_one_model_on_all_nodes_has_no_personal_part(tmp_path):

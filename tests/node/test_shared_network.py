@@ -8,7 +8,7 @@ import decentnode
 from decentnode.formats.records import RecordFile, cut_back, record_files, records_by_rank
 from decentnode.models.mlp import Mlp
 from decentnode.models.module_state import copied_state, equal, keeps_only_tensors
-from decentnode.node import experiment as assembly
+from decentnode.node import factory as assembly
 from decentnode.node.experiment import Experiment
 from decentnode.results import Run
 from decentnode.training.evaluation import evaluate

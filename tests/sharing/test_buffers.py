@@ -136,12 +136,12 @@ def test_a_run_with_buffers_continues_bit_for_bit(tmp_path, name):
 
 def test_what_averages_everything_in_full_sends_buffers_in_the_vector(tmp_path):
     made = experiment(tmp_path)
-    assert type(made.sharing()) is Gossip
-    assert made.most_payload_bytes == 4 * made.layout.numel
+    assert type(made.schemes.plain()) is Gossip
+    assert made.schemes.most_payload_bytes == 4 * made.layout.numel
     compressed = experiment(tmp_path, "{name: gossip, transforms: [cast]}")
     parameters = 2 * made.layout.parameters.numel
-    assert compressed.most_payload_bytes == parameters + -parameters % 8 + 4 * 128
-    assert type(experiment(tmp_path, "none").sharing()) is NoSharing
+    assert compressed.schemes.most_payload_bytes == parameters + -parameters % 8 + 4 * 128
+    assert type(experiment(tmp_path, "none").schemes.plain()) is NoSharing
 
 
 class Forgets(Gossip):
@@ -162,7 +162,7 @@ def test_a_dry_round_names_the_scheme_and_not_what_is_around_it(tmp_path):
 
 
 def test_a_neighbor_whose_buffers_are_not_finite_is_left_out_of_their_average(tmp_path):
-    scheme = experiment(tmp_path, "{name: gossip, transforms: [cast]}").sharing()
+    scheme = experiment(tmp_path, "{name: gossip, transforms: [cast]}").schemes.plain()
     view = WeightedGraph(Ring(4), MetropolisHastings()).view(0, 0)
     vectors = torch.ones(4, scheme.setup.layout.numel) * torch.arange(1.0, 5.0)[:, None]
     vectors[1, -1] = torch.nan

@@ -32,7 +32,7 @@ REAL = {
     "node/faults/": "faults on processes and their messages",
     "node/host_process.py": "where the clock of a process is made",
     "node/recording/transcripts.py": "how often a file is written",
-    "node/step_workers.py": PROCESSES,
+    "node/execution/workers.py": PROCESSES,
     "node/round_scheduler.py": "the launcher's decision, by `Clock.wait_outside`",
     "formats/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
 }

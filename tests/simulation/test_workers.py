@@ -75,11 +75,16 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     Path("networks_of_workers.py").write_text(NETWORKS)
 
 
+def of_workers(workers):
+    """Returns the value of `training.execution` for so many workers."""
+    return {"workers": workers} if workers else "alone"
+
+
 def run(workers, training=None, network=None, **overrides):
     """Runs SMALL with so many workers."""
-    config = SMALL | {"training": SMALL["training"] | (training or {})} | overrides
-    communication = NETWORK | {"workers": workers} | (network or {})
-    return decentnode.run(config, progress=False, communication=communication)
+    training = SMALL["training"] | {"execution": of_workers(workers)} | (training or {})
+    config = SMALL | {"training": training} | overrides
+    return decentnode.run(config, progress=False, communication=NETWORK | (network or {}))
 
 
 def traces(finished):
@@ -133,12 +138,11 @@ def test_workers_change_nothing(changes):
 
 
 def test_inproc_has_them_too():
-    pace = {"pace": None}
     first, second = (
         decentnode.run(
-            SMALL | {"training": SMALL["training"] | pace},
+            SMALL | {"training": SMALL["training"] | {"pace": None, "execution": of_workers(workers)}},
             progress=False,
-            communication={"name": "inproc", "workers": workers},
+            communication="inproc",
         )
         for workers in (0, 2)
     )
@@ -158,7 +162,7 @@ def test_a_run_continues_with_another_number_of_workers(before, after):
     }
     straight = run(0, rounds=6, **changes)
     begun = run(before, rounds=3, **changes)
-    resumed = decentnode.resume(begun, progress=False, rounds=6, **{"communication.workers": after})
+    resumed = decentnode.resume(begun, progress=False, rounds=6, **{"training.execution": of_workers(after)})
     assert resumed.model_hash == straight.model_hash
     last = [r.evaluations.iloc[-1].drop(["seconds", "wall_seconds"]).to_dict() for r in (resumed, straight)]
     assert last[0] == last[1]
@@ -186,8 +190,8 @@ def lost(workers, **changes):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("Dies", r"communication.workers: the process .* was killed by signal 9"),
-        ("Hangs", r"hung|communication.workers: .* has shown no sign of life for 1 s"),
+        ("Dies", r"training.execution: the process .* was killed by signal 9"),
+        ("Hangs", r"hung|training.execution: .* has shown no sign of life for 1 s"),
     ],
 )
 def test_a_worker_that_dies_or_hangs_ends_the_run(model, reason):
@@ -199,7 +203,8 @@ def test_a_worker_that_dies_or_hangs_ends_the_run(model, reason):
 
 def test_a_stopped_run_resumes_and_no_worker_outlives_its_host(tmp_path):
     config = SMALL | {
-        "rounds": 300, "communication": NETWORK | {"workers": 2}, "evaluation": {"every": 0, "final": False}
+        "rounds": 300, "communication": NETWORK, "evaluation": {"every": 0, "final": False},
+        "training": SMALL["training"] | {"execution": of_workers(2)},
     }  # fmt: skip
     Path("long.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "decentnode", "run", "long.yaml", "run_dir=run"]
@@ -213,7 +218,7 @@ def test_a_stopped_run_resumes_and_no_worker_outlives_its_host(tmp_path):
     assert process.wait(30) == 130
     stopped = decentnode.Run("run").summary["resumable_round"]
     assert not any(is_running(pid) for pid in workers)
-    resumed = decentnode.resume("run", progress=False, rounds=300, **{"communication.workers": 0})
+    resumed = decentnode.resume("run", progress=False, rounds=300, **{"training.execution": "alone"})
     assert resumed.summary["finished_nodes"] == NODES and stopped < 299
 
 
@@ -245,11 +250,11 @@ def is_running(pid):
         ),
         ({"training": {"compile": True}}, "networks are compiled in the process of the nodes"),
         ({"graph": {"name": "peer_sampler", "nodes": NODES, "degree": 2}}, "the client of peer_sampler is"),
-        ({"device": "cuda"}, "workers compute on the CPU; use 0 or auto, or device: cpu"),
+        ({"device": "cuda"}, "workers compute on the CPU (device); use alone or auto"),
     ],
 )
 def test_what_workers_cannot_do_is_refused(changes, line):
-    config = SMALL | changes | {"training": SMALL["training"] | changes.get("training", {})}
+    training = SMALL["training"] | changes.get("training", {}) | {"execution": of_workers(2)}
     with pytest.raises(ConfigError) as error:
-        decentnode.validate(config, load=False, communication=NETWORK | {"workers": 2})
-    assert f"communication.workers: {line}" in str(error.value)
+        decentnode.validate(SMALL | changes | {"training": training}, load=False, communication=NETWORK)
+    assert f"training.execution.workers: {line}" in str(error.value)

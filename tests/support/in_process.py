@@ -14,7 +14,7 @@ from decentnode.core.clock import Clock
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
-from decentnode.node.experiment import NodeHost
+from decentnode.node.factory import NodeFactory, NodeHost
 
 
 def unheard_reporter():
@@ -55,9 +55,9 @@ class Nodes:
         communication = experiment.settings.communication.make()
         if clock is not None:
             communication.prepare(ProcessDirectory(experiment.processes, 0, "", clock=clock), 0)
-        executor = experiment.step_executor(count)
-        host = NodeHost(communication, clock or Clock(), is_shared=True, executor=executor)
-        self.nodes = [experiment.build(rank, resources, host) for rank in range(count)]
+        executor = experiment.execution.executor_here(count)
+        host = NodeHost(resources, communication, clock or Clock(), is_shared=True, executor=executor)
+        self.nodes = [NodeFactory(experiment).node(rank, host) for rank in range(count)]
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:
             weakref.finalize(self, node.records.close)

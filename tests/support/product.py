@@ -296,7 +296,7 @@ class Moves:
 
     def check(self, experiment):
         """AssertionError where a scheme moves the mean although it and W promise to keep it."""
-        scheme = experiment.sharing()
+        scheme = experiment.schemes.plain()
         if not scheme.preserves_mean(scheme.chain):
             return
         for round, (nodes, moved) in self.sums.items():

@@ -175,7 +175,7 @@ def test_a_task_trains_from_its_files(folder, name, tmp_path):
     training = f"training: {{optimizer: {{name: SGD, lr: 0.1}}, {batches}, steps_per_round: 12}}\n"
     path.write_text(COMMON + config + training)
     experiment = Experiment.from_yaml(path)
-    assert [metric.name for metric in experiment.metrics] == metrics
+    assert [metric.name for metric in experiment.plan.metrics] == metrics
     test, plan = vector_test(experiment), experiment.plan
     before = test.run(plan.samples, plan.batch_size)
     nodes = Nodes(experiment, tmp_path / "run").begin()

@@ -48,7 +48,7 @@ def training_of(module, optimizer=SGD, samples=None, indices=None, hooks=None, m
     )
     samples = toy_samples() if samples is None else samples
     indices = torch.arange(len(samples)) if indices is None else indices
-    return Training(module, vector, options, Shard(samples, indices, SEED, RANK), hooks or Hooks())
+    return Training(vector, options, Shard(samples, indices, SEED, RANK), hooks or Hooks())
 
 
 def run(training, rounds, flip=False):

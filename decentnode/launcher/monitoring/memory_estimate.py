@@ -35,10 +35,10 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
     processes = sum(process.machine == machine for process in experiment.processes)
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
     frames = sum(_frames(experiment, rank, machine, in_place=in_place) for rank in ranks)
-    received = frames * experiment.most_payload_bytes
-    staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
+    received = frames * experiment.schemes.most_payload_bytes
+    staging = sum(experiment.schemes.memory(rank).payload_bytes for rank in ranks)
     # Its state per neighbor may come later.
-    sharing = experiment.sharing()
+    sharing = experiment.schemes.plain()
     sharing.begin(torch.zeros(experiment.layout.shared.numel, dtype=experiment.layout.dtype))
     # Two slots, gradient, snapshots, copies of vector or gradient, and the state of optimizer and scheme.
     settings = experiment.settings

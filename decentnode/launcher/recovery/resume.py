@@ -223,7 +223,7 @@ def write_state(
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
-        "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
+        "metrics": msgspec.to_builtins(experiment.plan.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
         "samples": experiment.samples.form,
     }  # fmt: skip

@@ -248,7 +248,7 @@ class LiveScreen(LiveConsole):
             time.monotonic(),
             seconds_before=before,
             is_tested=is_tested,
-            metric=experiment.metrics[0],
+            metric=experiment.plan.metrics[0],
         )
         with self.dropping():
             if self.has_room(Timeouts.console_line):

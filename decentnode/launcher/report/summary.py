@@ -59,7 +59,7 @@ def summarize(
     for rank, report in finished.items():
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
-    metrics = experiment.metrics
+    metrics = experiment.plan.metrics
     spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in metrics}
     return {
         "schema": SCHEMA,
@@ -70,7 +70,7 @@ def summarize(
         "seed": settings.seed,
         "nodes": experiment.graph.num_nodes,
         "threads": threads,
-        "workers": experiment.workers,
+        "workers": experiment.execution.workers,
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "target": target.described(ended - 1 if finished else None) if target else None,

@@ -19,7 +19,6 @@ from decentnode.sharing.base import SharingBase
 from decentnode.sharing.blocks import network_privacy
 from decentnode.sharing.blocks.network_privacy import Matrix, gaussian_epsilon
 from decentnode.sharing.muffliato import Muffliato
-from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
 from decentnode.training.privacy.dp_sgd import DpSgd
 
@@ -171,14 +170,13 @@ class PrivateStepsOfNodes(Mechanism):
             raise BadInput.at("training.privacy", "the network accountant needs dp_sgd with rdp or pld")
         self.delta = options.delta if delta is None else delta
         self.unit = "one training sample of a node, in all its steps"
-        self.graph, self.scheme = experiment.graph, experiment.sharing()
+        self.graph, self.scheme = experiment.graph, experiment.schemes.plain()
         self.rounds = experiment.settings.rounds
         self.doubts = () if options.generator == "secure" else SEEDED
         self.doubts += ("noise: 0",) if options.noise == 0 else ()
         self.doubts += doubts_of(self.graph.graph, experiment.samples.dataset)
         self._plans = experiment.privacy
-        samples, seed = experiment.samples, settings.seed
-        shards = [Shard(samples.dataset.train, part, seed, rank=i) for i, part in enumerate(samples.parts)]
+        shards = map(experiment.samples.shard, range(self.graph.num_nodes))
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
         # Most nodes have the same plan.

@@ -41,9 +41,7 @@ def plans_of(
     expected = (training.batch_size or BATCH_SIZE) * training.accumulate
     # Nodes with equally many samples and steps have the same plan.
     plan = cache(lambda size, steps: privacy.plan(size, expected, steps))
-    shards = (
-        Shard(samples.dataset.train, part, settings.seed, rank=i) for i, part in enumerate(samples.parts)
-    )
+    shards = map(samples.shard, range(len(samples.parts)))
     return tuple(plan(shard.size, steps_of(settings, shard, graph)) for shard in shards)
 
 

@@ -36,7 +36,7 @@ def training_of(batch_size=12, steps=4, rounds=3, size=SIZE, accumulate=1, lr=0.
     vector = Vector(ModuleTensors(module, layout), tuple(torch.empty(layout.numel) for _ in range(2)))
     shard = Shard(SAMPLES, torch.arange(size), 7, 3)
     plan = privacy.make().plan(size, batch_size * accumulate, (steps,) * rounds)
-    return Training(module, vector, settings, shard, plan=plan)
+    return Training(vector, settings, shard, plan=plan)
 
 
 def run(training, *rounds):

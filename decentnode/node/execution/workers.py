@@ -113,7 +113,7 @@ class StepWorkers(StepExecutor):
         `timeout`: seconds without a sign of life after which a worker counts as hung.
         """
         self._count = workers
-        self._arena = arena
+        self.arena = arena
         self._memory_mb = 0.0
         self._measured = -math.inf
         self._timeout = timeout
@@ -165,7 +165,7 @@ class StepWorkers(StepExecutor):
         # Every node asks at its end, and reading takes milliseconds.
         if time.monotonic() > self._measured + LOOK_INTERVAL:
             own = sum(private_megabytes(worker.pid) for worker in self._workers)
-            self._memory_mb, self._measured = own + self._arena.nbytes / 2**20, time.monotonic()
+            self._memory_mb, self._measured = own + self.arena.nbytes / 2**20, time.monotonic()
         return self._memory_mb
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class StepWorkers(StepExecutor):
         how = how or self._end_of(worker)
         whole = f"{number} of {len(self._workers)}" if len(self._workers) > 1 else "alone"
         self._worker_lost = WorkerLost(
-            f"communication.workers: the process {worker.pid} that computes steps ({whole}) {how}"
+            f"training.execution: the process {worker.pid} that computes steps ({whole}) {how}"
         )
         # Once, and not for each of its nodes.
         print(self._worker_lost, flush=True)

@@ -12,7 +12,7 @@ from torch import nn
 from decentnode.core.clock import Clock
 from decentnode.core.vector import ParameterLayout
 from decentnode.models.module_copies import copied
-from decentnode.training.batched.steps import BatchedSteps, NodeStep
+from decentnode.node.execution.batched_steps import BatchedSteps, NodeStep
 from decentnode.training.training import StepExecutor, StepResult, SubmittedStep, Training
 
 MOST_NODES, MOST_NUMBERS, MOST_NUMBERS_ON_GPU = 512, 1 << 21, 1 << 26

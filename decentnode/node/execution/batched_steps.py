@@ -18,7 +18,7 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import RunFailed, is_out_of_memory
 from decentnode.models.module_copies import copied
-from decentnode.training.batched.stacked_optimizer import Groups, StackedOptimizer
+from decentnode.node.execution.stacked_optimizer import Groups, StackedOptimizer
 from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
@@ -196,7 +196,7 @@ class BatchedSteps:
             if is_out_of_memory(error):
                 raise
             raise RunFailed.at(
-                "training.batch_nodes", f"{steps[0].place}: {reason_of(error)}; leave it out"
+                "training.execution.batches", f"{steps[0].place}: {reason_of(error)}; leave it out"
             ) from error
         return gradients, total
 
@@ -277,7 +277,7 @@ class BatchedSteps:
         # A gradient that is not finite ends the run with a message of its own.
         if norm < math.inf and not difference <= most * norm + rounding + TINY:
             raise RunFailed.at(
-                "training.batch_nodes",
+                "training.execution.batches",
                 f"{step.place}: the {what} differs from that of a node alone by "
                 f"{difference / max(norm, TINY):.1e} of its norm, more than {most:g}; leave it out",
             )

@@ -1,19 +1,16 @@
-"""Tries a step of two nodes at once before the start (`training.batch_nodes`), on copies and on the CPU."""
+"""Tries a step of two nodes at once before the start (`training.execution`), on copies and on the CPU."""
 
 import random
 
 import numpy as np
-import torch
 
-from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.errors import BadInput
-from decentnode.models.module_copies import copied
 from decentnode.models.module_state import changes_itself
+from decentnode.node.execution.batches import BatchedExecutor
 from decentnode.node.experiment import Experiment
-from decentnode.training.batched.executor import BatchedExecutor
-from decentnode.training.training import Training
+from decentnode.node.factory import NodeFactory
 
-KEY = "training.batch_nodes"
+KEY = "training.execution.batches"
 
 
 def try_batch(experiment: Experiment, rank: int) -> None:
@@ -23,7 +20,7 @@ def try_batch(experiment: Experiment, rank: int) -> None:
     """
     network, layout = experiment.network, experiment.layout
     in_vector = [entry.name for entry in layout.parameters.entries]
-    if changes_itself(network, experiment.two_batches, in_vector):
+    if changes_itself(network, experiment.samples.two_batches, in_vector):
         why = "training changes more of the network than its parameters, such as running values of batch norm"
         raise BadInput.at(KEY, f"{why}; leave it out, or use another norm, such as norm: group")
     for name, parameter in network.named_parameters():
@@ -31,18 +28,8 @@ def try_batch(experiment: Experiment, rank: int) -> None:
             raise BadInput.at(KEY, f"'{name}' of the model is complex; leave it out")
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise BadInput.at(KEY, f"'{name}' of the model has a hook of its gradient; leave it out")
-    executor = BatchedExecutor(network, layout, nodes=2, most=2)
-    tensors = ModuleTensors(copied(network), layout)
-    nodes = [
-        Training(
-            tensors.module,
-            Vector(tensors, (torch.empty(layout.numel, dtype=layout.dtype),) * 2),
-            experiment.settings.training,
-            experiment.shard(rank),
-            executor=executor,
-        )
-        for _ in range(2)
-    ]
+    executor, factory = BatchedExecutor(network, layout, nodes=2, most=2), NodeFactory(experiment)
+    nodes = [factory.training(rank, executor=executor) for _ in range(2)]
     before = np.random.get_state()[1:3], random.getstate()  # type: ignore[index]
     for submitted in [node.submit(node.begin(0)) for node in nodes]:
         submitted()

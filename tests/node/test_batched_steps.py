@@ -14,9 +14,9 @@ from decentnode.datasets.base import IGNORED
 from decentnode.errors import RunFailed
 from decentnode.models.base import initial_model
 from decentnode.models.lenet import LeNet
+from decentnode.node.execution import batched_steps, stacked_optimizer
+from decentnode.node.execution.batches import BatchedExecutor
 from decentnode.training.augmentation.mixup import Mixup
-from decentnode.training.batched import stacked_optimizer, steps
-from decentnode.training.batched.executor import BatchedExecutor
 from decentnode.training.minibatches import Shard
 from decentnode.training.optim import ELEMENTWISE
 from decentnode.training.settings import Factory, TrainingSettings
@@ -53,7 +53,7 @@ class Nodes:
         ]
         self.nodes = [
             Training(
-                module, vector, settings, hooks=hooks, executor=self.executor,
+                vector, settings, hooks=hooks, executor=self.executor,
                 shard=Shard(samples, torch.arange(rank, len(samples), 1 + rank % 2), 7, rank),
             )
             for rank, vector in enumerate(vectors)
@@ -191,17 +191,17 @@ def test_a_run_whose_steps_are_not_those_of_the_loop_ends(monkeypatch):
         RunFailed, match=r"rank 0, round 1, step 1: the network draws random numbers, such as"
     ):
         Nodes(dropout, samples, 3).train(0)
-    original = steps.BatchedSteps._gradients
+    original = batched_steps.BatchedSteps._gradients
 
     def too_long(*args):
         gradients, losses = original(*args)
         return 1.001 * gradients, losses
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps.BatchedSteps, "_gradients", too_long)
+        patch.setattr(batched_steps.BatchedSteps, "_gradients", too_long)
         with pytest.raises(
             RunFailed,
-            match=r"training.batch_nodes: rank 0, .* the gradient differs .* by 1.0e-03 of its norm",
+            match=r"training.execution.batches: rank 0, .* the gradient differs .* by 1.0e-03 of its norm",
         ):
             Nodes(toy_net(), samples, 3).train(0)
     step = stacked_optimizer.StackedOptimizer.step

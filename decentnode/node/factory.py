@@ -1,0 +1,200 @@
+"""Makes the nodes of a run, and for trials their parts. Pure assembly: nothing starts, connects or waits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from decentnode.communication.arena import Arena
+from decentnode.communication.base import BufferSpec, Communication, Endpoint
+from decentnode.communication.device.staging import DeviceStaging, device_for
+from decentnode.config.settings import Settings
+from decentnode.core.clock import Clock
+from decentnode.core.registry import name_of
+from decentnode.core.vector import ModuleTensors, Vector
+from decentnode.formats.records import KeptBeside, RecordFile, Records
+from decentnode.models.module_copies import copied
+from decentnode.models.module_state import keeps_only_tensors
+from decentnode.node.asynchronous.loop import AsyncNode
+from decentnode.node.asynchronous.messages import MessageExchange
+from decentnode.node.asynchronous.schedule import LiveSchedule, schedule_for
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
+from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
+from decentnode.node.evaluation import NodeEvaluation, NodeResources, is_due
+from decentnode.node.execution.workers import StepWorkers
+from decentnode.node.experiment import Experiment
+from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
+from decentnode.node.node import Node, RoundExchange
+from decentnode.node.privacy.plans import doubts_of
+from decentnode.node.recording.model_records import ModelRecords
+from decentnode.node.recording.transcripts import writer_for
+from decentnode.node.round_scheduler import RoundScheduler
+from decentnode.sharing.asynchronous.base import AsyncSharing
+from decentnode.training.settings import TrainingSettings
+from decentnode.training.training import NO_HOOKS, Hooks, StepExecutor, Training
+
+CPU = torch.device("cpu")
+
+
+def is_on_cpu(settings: Settings) -> bool:
+    """Whether nodes on this machine compute on its CPU."""
+    return settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.device_count())
+
+
+def settings_on_cpu(settings: Settings) -> TrainingSettings:
+    """The settings of local steps on a CPU, which may not have what the nodes' GPU has."""
+    training = settings.training
+    return training if is_on_cpu(settings) else replace(training, amp=None, compile=False)
+
+
+@dataclass(eq=False)
+class NodeHost:
+    """What the nodes of one host process have in common."""
+
+    resources: NodeResources
+    communication: Communication
+    clock: Clock
+    is_shared: bool = False
+    """Whether there are several nodes."""
+    executor: StepExecutor = field(default_factory=StepExecutor)
+    record_file: RecordFile | None = None
+    """The file of the records of all nodes; None: each node has its own."""
+    module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
+    """By device the network that all nodes use in turn, where one can serve them all."""
+
+    @property
+    def arena(self) -> Arena | None:
+        """Where the vectors are, if other processes compute the steps."""
+        return self.executor.arena if isinstance(self.executor, StepWorkers) else None
+
+
+@dataclass(frozen=True)
+class NodeFactory:
+    """Makes nodes, their vectors and their local steps from the inputs of the run, which all nodes read."""
+
+    experiment: Experiment
+
+    def vector(self, device: torch.device = CPU) -> Vector:
+        """A vector with a network of its own, both with the values of the initial model."""
+        layout = self.experiment.layout
+        return Vector(self._module_tensors(device), BufferSpec(layout.numel, layout.dtype).slots(device))
+
+    def training(
+        self, rank: int, vector: Vector | None = None, settings: TrainingSettings | None = None,
+        hooks: Hooks = NO_HOOKS, executor: StepExecutor | None = None,
+    ) -> Training:  # fmt: skip
+        """The local steps of a node; raises BadInput where torch refuses options.
+
+        `vector`: by default a new one on the CPU; `settings`: by default those of the run.
+        """
+        experiment = self.experiment
+        plan = experiment.privacy[rank] if experiment.privacy else None
+        return Training(
+            vector or self.vector(), settings or experiment.settings.training, experiment.samples.shard(rank),
+            hooks, plan, seeds_all=experiment.settings.has_foreign_plugins, executor=executor,
+        )  # fmt: skip
+
+    def node(self, rank: int, host: NodeHost, clock: Clock | None = None) -> Node:
+        """One node of a process, ready to run; `clock`: its own, by default that of the process."""
+        experiment, settings, resources = self.experiment, self.experiment.settings, host.resources
+        graph, reporter, run = experiment.graph, resources.reporter, resources.records.parent
+        clock = clock or host.clock
+        endpoint = self._endpoint(rank, host)
+        aside = None
+        if host.arena is not None and settings.communication.overlap:
+            layout = experiment.layout
+            aside = BufferSpec(layout.numel, layout.dtype, arena=host.arena).vector()
+        vector = Vector(self._module_tensors(endpoint.device, host), endpoint.slots, aside)
+        sharing = experiment.schemes.of_node(rank, vector)
+        scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
+        if experiment.injector is not None:
+            scheduler.heartbeat = experiment.injector.heartbeat(rank, scheduler.heartbeat, reporter)
+        slowed = settings.training.slowed
+        pace = None if slowed is None else slowed.of_rank(rank, graph.num_nodes, settings.seed, clock=clock)
+        journal = PrivacyJournal(run, rank) if experiment.privacy else None
+        hooks = Hooks(
+            sharing.adjust_gradient,
+            # Between steps, other nodes of the same event loop get their turn.
+            (lambda: host.executor.pause(clock)) if host.is_shared else None,
+            scheduler.heartbeat.beat,
+            # In the asynchronous loop a slow node answers while it sleeps.
+            pace=None if sharing.asynchronous else pace,
+            clock=clock,
+            trains=partial(graph.graph.trains, rank),
+            spends=journal.spend if journal else None,
+        )
+        training = self.training(rank, vector, hooks=hooks, executor=host.executor)
+        if journal is not None and training.private is not None:
+            journal.keep(training.private)
+            for reason in doubts_of(graph.graph, experiment.samples.dataset):
+                training.private.doubt(reason)
+        stop = "failures.on_loss: stop" if settings.failures.on_loss == "stop" else ""
+        if not sharing.promises.tolerates_loss:
+            stop = f"{name_of(sharing)} tolerates no loss"
+        exchange_class: type[RoundExchange] = MessageExchange if sharing.asynchronous else RoundExchange
+        exchange = exchange_class(
+            endpoint, sharing, clock, reporter, scheduler.heartbeat, settings.failures.timeouts, stop,
+            # Only neighbors in the graph may have the model.
+            may_fetch=partial(graph.graph.is_partner, rank) if sharing.gives_model else None,
+        )  # fmt: skip
+        warn = partial(resources.report_disk, rank)
+        transcript = writer_for(run, rank, settings, mapping=experiment.mapping, scheme=sharing, warn=warn)
+        kept_beside: list[KeptBeside] = [journal] if journal else []
+        if transcript is not None:
+            exchange.tap = transcript.take
+            kept_beside.append(transcript)
+        if (kept := settings.records.models) is not None:
+            due = partial(is_due, every=kept.every, rounds=settings.rounds)
+            kept_beside.append(
+                ModelRecords(run, rank, vector.module, is_due=due, warn=warn, attach=training.attach)
+            )
+        record_file = host.record_file or RecordFile(resources.records, [rank], warn)
+        records = Records(record_file, beside=kept_beside, clock=clock)
+        evaluation = NodeEvaluation(
+            experiment.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
+        )
+        checkpoints = NodeCheckpoints(
+            resources.identity, settings.checkpoint.every, settings.checkpoint.final, reporter,
+            rank=rank, scheduler=scheduler, records=records,
+        )  # fmt: skip
+        adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
+            training, scheduler.heartbeat, clock
+        )
+        node_class: Callable[..., Node] = Node
+        if isinstance(sharing, AsyncSharing) and isinstance(exchange, MessageExchange):
+            # Before the first message of a faster peer.
+            exchange.listen(settings.time_model.schedule == "replay")
+            live = LiveSchedule(sharing, exchange, pace)
+            node_class = partial(
+                AsyncNode,
+                schedule=schedule_for(settings, rank, live, run_dir=run, warn=warn),
+                seconds=settings.time_model.seconds_per_round,
+            )
+        return node_class(
+            rank=rank, training=training, adaptation=adaptation, graph=graph, sharing=sharing,
+            exchange=exchange, evaluation=evaluation, records=records, scheduler=scheduler,
+            checkpoints=checkpoints,
+        )  # fmt: skip
+
+    def _endpoint(self, rank: int, host: NodeHost) -> Endpoint:
+        experiment = self.experiment
+        device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
+        memory = replace(experiment.schemes.memory(rank), device=device, arena=host.arena)
+        endpoint = host.communication.endpoint(rank, memory)
+        return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory)
+
+    def _module_tensors(self, device: torch.device, host: NodeHost | None = None) -> ModuleTensors:
+        """The network of a node, which all nodes of its process take turns with if that is possible."""
+        if host is not None and device in host.module_tensors:
+            return host.module_tensors[device]
+        experiment, settings = self.experiment, self.experiment.settings
+        # A copy: the network itself is shared by all processes of the machine.
+        made = ModuleTensors(copied(experiment.network).to(device), experiment.layout)
+        has_one_each = (
+            settings.has_foreign_plugins or experiment.gradient_sync.one_model or settings.training.compile
+        )
+        may_be_shared = host is not None and host.is_shared and not has_one_each
+        if host and may_be_shared and keeps_only_tensors(experiment.network):
+            host.module_tensors[device] = made
+        return made

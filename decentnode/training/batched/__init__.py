@@ -1,1 +1,0 @@
-"""Local steps of many nodes of one process that are computed together."""
