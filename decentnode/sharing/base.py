@@ -18,7 +18,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
-from decentnode.graph.base import View
+from decentnode.graph.base import Graph, View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
 from decentnode.transforms.base import Transform
@@ -38,7 +38,7 @@ class Requirements:
     static_graph: bool = False
     """A graph that is the same in every round."""
     for_changing_graphs: str = ""
-    """The remedy in the refusal of another graph, such as `use choco_per_edge`."""
+    """The remedy in the refusal of another graph, such as `use copies: edge`."""
     undirected_graph: bool = False
     complete_graph: bool = False
     """A graph where every node is a neighbor of every other."""
@@ -164,6 +164,11 @@ class SharingBase(Stateful, ABC):
     def first_transforms(self) -> tuple[Transform, ...]:
         """New instances of the scheme's own transforms; those of the configuration follow them."""
         return ()
+
+    @classmethod
+    def on_graph(cls, options: Mapping[str, Any], graph: Graph) -> Mapping[str, Any]:
+        """Returns the options that a graph decides, where a configuration leaves them to it."""
+        return {}
 
     def check(self, graph: WeightedGraph) -> None:
         """Raises BadInput when the scheme cannot work on that graph with those weights."""
