@@ -243,7 +243,7 @@ def _tried(plugin: Plugin) -> Any:
     A graph from outside the package is compared with its declaration.
     """
     instance = plugin.make()
-    for _, graph in instance.consecutive_graphs if isinstance(instance, Graph) else ():
+    for _, graph in instance.changes.spans if isinstance(instance, Graph) else ():
         if isinstance(graph, StaticGraph):
             _ = graph.adjacency
         check_declared(graph)

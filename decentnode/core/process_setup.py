@@ -211,8 +211,8 @@ def print_error(error: BaseException) -> int:
     return 1
 
 
-class Forked:
-    """A forked process, with pipes to it, as the process that forked it sees it."""
+class ForkedProcess:
+    """A child of this process, with pipes to it, as the process that forked it sees it."""
 
     def __init__(
         self, work: Callable[..., int], down: int = 0, up: int = 0,

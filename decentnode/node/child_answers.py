@@ -14,7 +14,7 @@ from typing import BinaryIO
 import torch
 
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import Forked
+from decentnode.core.process_setup import ForkedProcess
 from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput, StartError
 
@@ -59,7 +59,7 @@ def answer_of(work: Callable[[BinaryIO], object], seconds: float) -> ChildAnswer
     Seconds without a processor do not count, up to `MOST_BUSY` times as many. The code of a plug-in may hang
     or crash there. Raises OSError if the kernel refuses a process.
     """
-    child = Forked(partial(_answer, work), up=1, failed=lambda _: 1)
+    child = ForkedProcess(partial(_answer, work), up=1, failed=lambda _: 1)
     (reading,) = child.ends
     limit, pieces, has_ended, waited = time.monotonic() + seconds, list[bytes](), False, 0.0
     try:

@@ -26,7 +26,7 @@ import torch
 
 from decentnode.communication.arena import Arena
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import Forked, die_with, end_thread_pools
+from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import (
     DecentnodeError,
@@ -92,7 +92,7 @@ class _Reply(NamedTuple):
 class _Worker:
     """The host process's end."""
 
-    process: Forked
+    process: ForkedProcess
     orders: int
     replies: int
     received: bytearray = field(default_factory=bytearray)
@@ -292,7 +292,7 @@ def _replies(received: bytearray) -> Iterator[_Reply]:
 def _forked(trainings: dict[int, Training]) -> _Worker:
     """Forks a worker for these nodes, by rank; raises StartError."""
     try:
-        process = Forked(partial(_work, trainings, os.getpid()), down=1, up=1)
+        process = ForkedProcess(partial(_work, trainings, os.getpid()), down=1, up=1)
     except OSError as error:
         raise StartError(f"a process that computes steps cannot be started: {error.strerror}") from error
     for fd in process.ends:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from decentnode.core.process_setup import Forked
+from decentnode.core.process_setup import ForkedProcess
 
 
 def open_here():
@@ -19,7 +19,7 @@ def test_the_work_gets_its_ends_of_the_pipes_and_gives_the_exit_code():
         return 3
 
     before = open_here()
-    process = Forked(work, down=1, up=1)
+    process = ForkedProcess(work, down=1, up=1)
     orders, replies = process.ends
     os.write(orders, b"abc")
     assert os.read(replies, 10) == b"cba" and os.read(replies, 10) == b"", "the end is seen, too"
@@ -32,10 +32,10 @@ def test_an_error_of_the_work_is_printed_and_a_killed_process_has_no_code(capfd)
     def fails():
         raise ValueError("no good")
 
-    assert Forked(fails).reap()[0] == 1
+    assert ForkedProcess(fails).reap()[0] == 1
     assert "ValueError: no good" in capfd.readouterr().err
-    assert Forked(fails, failed=lambda error: 7).reap()[0] == 7
-    process = Forked(lambda orders: len(os.read(orders, 1)), down=1)
+    assert ForkedProcess(fails, failed=lambda error: 7).reap()[0] == 7
+    process = ForkedProcess(lambda orders: len(os.read(orders, 1)), down=1)
     process.kill()
     assert process.reap()[0] == -9
     process.close_ends()
@@ -48,5 +48,5 @@ def test_where_no_process_can_be_forked_nothing_stays_open(monkeypatch):
     before = open_here()
     monkeypatch.setattr(os, "fork", refuse)
     with pytest.raises(OSError, match="temporarily"):
-        Forked(lambda *ends: 0, down=1, up=2)
+        ForkedProcess(lambda *ends: 0, down=1, up=2)
     assert open_here() == before

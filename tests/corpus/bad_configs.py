@@ -211,7 +211,7 @@ null | 4 graph | missing; name one of: ...
     | 4 graph | small_world: degree must be even, half of it on each side, got 5
 'corpus_graphs:Changes'
     | 4 graph | Changes declares static, but changes: targets(0, 0) is (1,), targets(0, 1) is (3,); set
-    + static = False, or give its period (AperiodicGraph or PeriodicGraph of decentnode.graph)
+    + period = None, or give its period (AperiodicGraph or PeriodicGraph of decentnode.graph)
 'corpus_graphs:Late'
     | 4 graph | Late declares that it repeats after 2 rounds, but does not: targets(0, 0) is (1,), ...
 'corpus_graphs:Apart'

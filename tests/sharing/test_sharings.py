@@ -42,7 +42,7 @@ from tests.support.scheme_cases import (
 class Changing(Graph):
     """A ring in even rounds; in odd ones everybody talks to who is two away."""
 
-    static = False
+    period = None
 
     def __init__(self, nodes):
         self.nodes = nodes

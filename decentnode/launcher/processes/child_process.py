@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from decentnode.core.process_setup import Forked, die_with, end_thread_pools
+from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools
 from decentnode.core.streams import redirect_output
 from decentnode.errors import STOPPED_BY, StartError
 
 
-class ChildProcess(Forked):
+class ChildProcess(ForkedProcess):
     """The launcher's end: it learns when the process ends, and ends it."""
 
     def __init__(self, name: str, work: Callable[[], object], log: Path, outlives: bool = False) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from math import nan
 
 from decentnode.core.process_setup import (
-    Forked,
+    ForkedProcess,
     die_with,
     forget_signal_handlers,
     reset_inherited_signals,
@@ -58,7 +58,7 @@ class RunProgress:
         os.close(self.fd)
 
 
-class LauncherProcess(Forked):
+class LauncherProcess(ForkedProcess):
     """The forked launcher as its parent sees it; it has a session and a process group of its own."""
 
     def __init__(self, work: Callable[..., int], up: int = 0) -> None:

@@ -134,7 +134,7 @@ class Aggregation(Robust):
         super().check(graph)
         if self.few != "refuse":
             return
-        for round in graph.graph.cycle:
+        for round in graph.graph.changes.rounds():
             for rank in range(graph.num_nodes):
                 models = 1 + len(graph.graph.sources(rank, round))
                 if self._inputs(models) < self.least():
