@@ -8,12 +8,12 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.mosaic import MosaicGraph
 from decentnode.sharing.base import Incoming, Promises, Setup, Sharing
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
 

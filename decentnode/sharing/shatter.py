@@ -16,6 +16,7 @@ from torch import Tensor
 from decentnode.core.payload import Field, Form, Layout, NotFinite, Payload, PayloadError, as_bytes
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.rng import RandomSource, SecureSource, SeededSource
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
@@ -23,7 +24,6 @@ from decentnode.graph.relayed import Relayed
 from decentnode.options import Positive
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.noise import Generator
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
 KEY_BYTES, TAG_BYTES, INDEX_BYTES = 32, 16, 4

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload
 from decentnode.core.registry import name_of
-from decentnode.core.vector import accumulator
+from decentnode.core.vector import accumulator, is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.public_copy import Copies
 from decentnode.sharing.blocks.scalar_field import ScalarField
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
