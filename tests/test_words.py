@@ -38,7 +38,6 @@ NAMED_BY_ROLE = {
     "Graph base": "the key of the file",
     "Level inner": "the key of the file",
     "Level outer": "the key of the file",
-    "PublicCopy": "models and trackers: what it is a copy of",
     "View levels": "a view for each level of a hierarchy",
     "_Comment y": "the key of LEAF's files",
 }

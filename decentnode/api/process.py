@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO, cast
 
@@ -53,16 +52,15 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     is_own = output is not None and output is sys.__stdout__
     is_terminal = shows and is_own and is_capable(cast(TextIO, output))
     display = display_for(shows and output is not None and not is_terminal)
-    with standard_descriptors():
-        progress, content = RunProgress(), bytearray()
-        (answer_end, answer_fd), (output_end, output_fd) = os.pipe(), os.pipe()
-        begin = _start_afresh if has_used_cuda else work_on
-        takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
-        taken = None if is_terminal else output_fd
-        work = partial(begin, request, answer_fd, progress, taken)
+    with standard_descriptors(), contextlib.closing(RunProgress()) as progress:
+        content, begin = bytearray(), _start_afresh if has_used_cuda else work_on
+
+        def work(answer_fd: int, output_fd: int) -> int:
+            return begin(request, answer_fd, progress, None if is_terminal else output_fd)
+
         with _forked(work) as process, _stopped_before_the_caller(process):
-            os.close(answer_fd)
-            os.close(output_fd)
+            takers: dict[int, Callable[[bytes], object]]
+            takers = dict(zip(process.ends, (content.extend, display.write), strict=True))
             try:
                 has_ended = False
                 while not has_ended:
@@ -82,9 +80,7 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
             finally:
                 code, _ = process.reap()
                 display.close()
-                progress.close()
-                os.close(answer_end)
-                os.close(output_end)
+                process.close_ends()
     try:
         answer = msgspec.json.decode(content, type=CommandAnswer)
     except UNDECODABLE as error:  # It was killed.
@@ -123,7 +119,7 @@ def _stopped_before_the_caller(process: LauncherProcess) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forked(work: Callable[[], int]) -> Iterator[LauncherProcess]:
+def _forked(work: Callable[[int, int], int]) -> Iterator[LauncherProcess]:
     """Forks from a new thread, which has none of the state of the calling one.
 
     What torch and Python keep by thread is as in a new program then: autocast, the modes for gradients, for
@@ -138,12 +134,12 @@ def _forked(work: Callable[[], int]) -> Iterator[LauncherProcess]:
                 # Python 3.12 warns of every fork beside other threads.
                 warnings.simplefilter("ignore", DeprecationWarning)
 
-                def begin() -> int:
+                def begin(*ends: int) -> int:
                     # In the child, which has the filters of the caller.
                     filters.close()
-                    return work()
+                    return work(*ends)
 
-                made.set_result(LauncherProcess(begin))
+                made.set_result(LauncherProcess(begin, up=2))
         except BaseException as error:
             made.set_exception(error)
         # The kernel kills the process when the thread that forked it ends.

@@ -62,7 +62,7 @@ def report(
     if drawing is not None and drawing.color in ("machine", "label"):
         raise BadInput(f"--color {drawing.color} needs a configuration, such as configs/quickstart.yaml")
     graph = make(GRAPHS, name, options)
-    for _, part in graph.consecutive_graphs:
+    for _, part in graph.changes.spans:
         if isinstance(part, StaticGraph):
             _ = part.adjacency
         check_declared(part)
@@ -92,7 +92,7 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
 
 def figure_lines(weighted: WeightedGraph, rule: str, origin: str = "") -> Iterator[str]:
     """Yields seed, figures and decay; where graphs hold one after the other, those of each and its rounds."""
-    for rounds, graph in weighted.graph.consecutive_graphs:
+    for rounds, graph in weighted.graph.changes.spans:
         part, weights = weighted, rule
         if graph is not weighted.graph:
             part = WeightedGraph(graph, weighted.mixing.of_part(graph))

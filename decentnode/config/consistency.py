@@ -179,16 +179,18 @@ def _capabilities(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
 def _edges(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     """Yields a graph in which nobody ever exchanges, unless that is wanted."""
     is_wanted = sharing.promises.sends == "nothing" or graph.allow_disconnected or graph.num_nodes == 1
-    if is_wanted or not graph.has_cycle:
+    if is_wanted or not graph.changes.repeats:
         return
-    if not any(graph.targets(rank, round) for round in graph.cycle for rank in range(graph.num_nodes)):
+    if not any(
+        graph.targets(rank, round) for round in graph.changes.rounds() for rank in range(graph.num_nodes)
+    ):
         what = f"{name_of(graph)} has no edges, so {name_of(sharing)} would exchange nothing"
         yield Defect(("graph",), what, "use sharing: none, or by_rounds with a graph that has edges")
 
 
 def _by_rounds(graph: Graph, rounds: int) -> Iterator[Defect]:
     """Yields graphs that hold in no round of the run."""
-    for index, (span, part) in enumerate(graph.consecutive_graphs):
+    for index, (span, part) in enumerate(graph.changes.spans):
         if span.start >= rounds:
             what = f"{name_of(part)} would begin in round {span.start}, and the rounds are 0..{rounds - 1}"
             yield Defect(("graph", "schedule", index, 0), what, "write one of these, or more rounds")
@@ -429,9 +431,9 @@ def is_tree(graph: Graph) -> bool:
 def is_complete(graph: Graph, may_rest: bool) -> bool:
     """Whether every node sends to all others in every round; `may_rest`: in which any of them exchange."""
     most, ranks = graph.num_nodes - 1, range(graph.num_nodes)
-    rounds = [{len(graph.targets(rank, round)) for rank in ranks} for round in graph.cycle]
+    rounds = [{len(graph.targets(rank, round)) for rank in ranks} for round in graph.changes.rounds()]
     complete = ({0}, {most}) if may_rest else ({most},)
-    return graph.has_cycle and {most} in rounds and all(degrees in complete for degrees in rounds)
+    return graph.changes.repeats and {most} in rounds and all(degrees in complete for degrees in rounds)
 
 
 def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:

@@ -182,7 +182,7 @@ def with_contents(settings: Settings, graph: Graph, keep: Keep) -> dict[str, Any
     # A graph of labels is the same wherever the samples are.
     adjacency = [
         part.adjacency if isinstance(part, StaticGraph) and not part.needs_labels else None
-        for _, part in graph.consecutive_graphs
+        for _, part in graph.changes.spans
     ]
     found["adjacency"] = adjacency[0] if len(adjacency) == 1 else adjacency
     return found | {"version": __version__}

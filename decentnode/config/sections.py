@@ -1,6 +1,6 @@
 """The sections of a configuration, read into the arguments of Settings."""
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -27,6 +27,7 @@ from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
+from decentnode.sharing.base import SharingBase
 from decentnode.training.settings import Factory
 from decentnode.training.tasks.base import Task
 
@@ -144,6 +145,9 @@ class SectionParser:
         """
         beside = keys_of_kind(cls)
         plugin = self.parser.plugin(key, registry, default, generic=beside)
+        graph, scheme = self.made.get("graph"), plugin and plugin.cls
+        if plugin and graph and isinstance(scheme, type) and issubclass(scheme, SharingBase):
+            plugin = replace(plugin, options={**plugin.options, **scheme.on_graph(plugin.options, graph)})
         if plugin and not isinstance(registry, TorchClasses):
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         section = self.parser.get(key)
@@ -239,7 +243,7 @@ def _tried(plugin: Plugin) -> Any:
     A graph from outside the package is compared with its declaration.
     """
     instance = plugin.make()
-    for _, graph in instance.consecutive_graphs if isinstance(instance, Graph) else ():
+    for _, graph in instance.changes.spans if isinstance(instance, Graph) else ():
         if isinstance(graph, StaticGraph):
             _ = graph.adjacency
         check_declared(graph)

@@ -8,9 +8,15 @@ import signal
 import socket
 import stat
 import threading
+import traceback
+from collections.abc import Callable
+from math import nan
 from pathlib import Path
+from typing import NoReturn
 
 from decentnode.core.control_groups import processors
+from decentnode.core.polling import ready
+from decentnode.core.streams import flush_output
 from decentnode.errors import STOPPED_BY, BadInput
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -196,3 +202,92 @@ def _close_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_close_inherited)
+
+
+def print_error(error: BaseException) -> int:
+    """Prints the error that ended the work of a process; returns the exit code."""
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)
+    return 1
+
+
+class ForkedProcess:
+    """A child of this process, with pipes to it, as the process that forked it sees it."""
+
+    def __init__(
+        self, work: Callable[..., int], down: int = 0, up: int = 0,
+        failed: Callable[[BaseException], int] = print_error,
+    ) -> None:  # fmt: skip
+        """Forks a process that exits with the code that `work` returns; raises OSError, and leaves nothing.
+
+        `down`, `up`: the number of pipes from here to the process, and back. `work` gets the ends there, in
+        this order, and `ends` has those here. `failed`: returns the exit code after an error of `work`.
+        """
+        self.ends: list[int] = []
+        self._reaped: tuple[int | None, float] | None = None
+        ends_there = []
+        # The child would write what is still buffered a second time.
+        flush_output()
+        try:
+            for is_up in (*[False] * down, *[True] * up):
+                reading, writing = os.pipe()
+                here, there = (reading, writing) if is_up else (writing, reading)
+                # Also a child that is forked later must not keep it open.
+                close_in_children(here)
+                self.ends.append(here)
+                ends_there.append(there)
+            self.pid = os.fork()
+        except OSError:
+            self.close_ends()
+            for fd in ends_there:
+                os.close(fd)
+            raise
+        if self.pid == 0:
+            _do(work, ends_there, failed)
+        for fd in ends_there:
+            os.close(fd)
+        self.fd = os.pidfd_open(self.pid)
+        """Readable when the process has ended, and closed by `reap`."""
+
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """Whether it ends within so many seconds."""
+        return self._reaped is not None or bool(ready([self.fd], seconds=seconds))
+
+    def kill(self) -> None:
+        """Ends it at once, unless it has ended."""
+        if self._reaped is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close_ends(self) -> None:
+        """Closes the ends of the pipes here, once."""
+        while self.ends:
+            close_here(self.ends.pop())
+
+    def reap(self) -> tuple[int | None, float]:
+        """Waits for the end; returns the exit code, and the processor seconds with those of its children.
+
+        The code is minus the signal that killed it, where one did. None and nan: this program ignores SIGCHLD
+        or has waited for all its children itself, and the kernel keeps neither then.
+        """
+        if self._reaped is None:
+            ready([self.fd])
+            os.close(self.fd)
+            try:
+                _, status, used = os.wait4(self.pid, 0)
+                self._reaped = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+            except ChildProcessError:
+                self._reaped = None, nan
+        return self._reaped
+
+
+def _do(work: Callable[..., int], ends: list[int], failed: Callable[[BaseException], int]) -> NoReturn:
+    code = 1
+    try:
+        code = work(*ends)
+    except BaseException as error:
+        code = failed(error)
+    finally:
+        flush_output()
+        # Not sys.exit: the interpreter's clean-up belongs to the parent.
+        os._exit(code)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -432,6 +433,19 @@ class Vector:
     def _point(self) -> None:
         if self._module_tensors.vector is self:
             self._module_tensors.point_to(self._views_now())
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether all elements are finite; checks single elements only where their sum is not finite."""
+    return isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def first_not_finite(x: Tensor) -> tuple[int, float] | None:
+    """Returns index and value of the first element that is not finite, if there is any, of shape (d,)."""
+    if is_finite(x):
+        return None
+    index = int((~x.isfinite()).nonzero()[0])
+    return index, float(x[index])
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

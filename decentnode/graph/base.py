@@ -199,10 +199,27 @@ class View:
         return len(self.sources)
 
 
+@dataclass(frozen=True)
+class Changes:
+    """How the edges of a run change from round to round."""
+
+    spans: "tuple[tuple[range, Graph], ...]"
+    """The graphs that hold one after the other, each with its rounds; most runs have one."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every round is like one of `rounds()`."""
+        return all(graph.period is not None for _, graph in self.spans)
+
+    def rounds(self, unending: int = 1) -> list[int]:
+        """The rounds of a period of each graph; as many as `unending` of one without a period."""
+        return [r for rounds, graph in self.spans for r in rounds[: graph.period or unending]]
+
+
 class Graph(ABC):
     """Neighbors per round. Every node computes them by itself from the same settings, without I/O.
 
-    A graph that does not declare whether it changes counts as static; `decentnode validate` checks that. The
+    A graph that does not declare its period counts as static; `decentnode validate` checks that. The
     subclasses below declare it.
     """
 
@@ -229,9 +246,19 @@ class Graph(ABC):
         """The number of nodes n; ranks are 0..n-1."""
 
     @property
+    def period(self) -> int | None:
+        """Rounds after which the graph repeats; None when it never does, or when that is unknown."""
+        return 1
+
+    @property
     def static(self) -> bool:
         """Whether the graph is the same in every round."""
-        return True
+        return self.period == 1
+
+    @property
+    def changes(self) -> Changes:
+        """How the graph changes."""
+        return Changes(((range(ENDLESS), self),))
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -258,30 +285,6 @@ class Graph(ABC):
         has_roles = bool(self.servers or self.levels)
         needs_more = self.needs_service or self.needs_labels or self.needs_local_steps
         return has_roles or needs_more or self.is_negotiated
-
-    @property
-    def period(self) -> int | None:
-        """Rounds after which the graph repeats; None when it never does, or when that is unknown."""
-        return 1 if self.static else None
-
-    @property
-    def consecutive_graphs(self) -> "tuple[tuple[range, Graph], ...]":
-        """The graphs that hold one after the other, each with its rounds; itself for all, where it is one."""
-        return ((range(ENDLESS), self),)
-
-    @property
-    def has_cycle(self) -> bool:
-        """Whether every round is like one of `cycle`."""
-        return self.period is not None
-
-    @property
-    def cycle(self) -> Sequence[int]:
-        """The rounds of one period; round 0 alone where there is no period."""
-        return range(self.period or 1)
-
-    def sample_rounds(self, unending: int) -> list[int]:
-        """The rounds of a period of each consecutive graph; as many as `unending` of one without a period."""
-        return [r for rounds, graph in self.consecutive_graphs for r in rounds[: graph.period or unending]]
 
     @abstractmethod
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
@@ -317,9 +320,9 @@ class Graph(ABC):
 
     def most_targets(self, rank: int) -> int:
         """The most ranks that `rank` can send to in one round, as far as that is known."""
-        if not self.has_cycle:
+        if not self.changes.repeats:
             return self.num_nodes - 1
-        return max(len(self.targets(rank, round)) for round in self.cycle)
+        return max(len(self.targets(rank, round)) for round in self.changes.rounds())
 
     def in_degree(self, rank: int, round: int) -> int:
         """The number of nodes that `rank` receives from."""
@@ -333,13 +336,13 @@ class Graph(ABC):
     @property
     def may_meet_all(self) -> bool:
         """Whether each node may exchange with each other one in some round."""
-        return not self.has_cycle and type(self).partners is Graph.partners
+        return not self.changes.repeats and type(self).partners is Graph.partners
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
-        if not self.has_cycle:
+        if not self.changes.repeats:
             return set(range(self.num_nodes)) - {rank}
-        return self.peers_in(rank, self.cycle)
+        return self.peers_in(rank, self.changes.rounds())
 
     def is_partner(self, rank: int, peer: int) -> bool:
         """Whether `rank` may send to or receive from `peer` in any round."""
@@ -376,10 +379,6 @@ class PeriodicGraph(Graph):
     @abstractmethod
     def period(self) -> int: ...
 
-    @property
-    def static(self) -> bool:
-        return self.period == 1
-
 
 class AperiodicGraph(Graph):
     """A graph that changes from round to round and never repeats.
@@ -387,10 +386,6 @@ class AperiodicGraph(Graph):
     A node may request the same round more than once. So `targets` must depend only on the options, the rank
     and the round; draw random numbers with `decentnode.core.rng.generator`.
     """
-
-    @property
-    def static(self) -> bool:
-        return False
 
     @property
     def period(self) -> None:

@@ -1,7 +1,7 @@
 """Graphs that follow each other: each holds from a round of the run on."""
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -9,7 +9,7 @@ from itertools import pairwise
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.text import counted
 from decentnode.errors import Defect, GraphError, refuse
-from decentnode.graph.base import ENDLESS, MORE_THAN_EDGES, AperiodicGraph, Graph
+from decentnode.graph.base import ENDLESS, MORE_THAN_EDGES, AperiodicGraph, Changes, Graph
 from decentnode.graph.mixing import FromGraph, Mixing, Weights
 from decentnode.options import NonNegative
 
@@ -62,20 +62,10 @@ class ByRounds(AperiodicGraph):
         return self.schedule[0][1].num_nodes
 
     @cached_property
-    def consecutive_graphs(self) -> tuple[tuple[range, Graph], ...]:
+    def changes(self) -> Changes:
         ends = [*self._first_rounds[1:], ENDLESS]
-        return tuple(
-            (range(first, end), graph) for (first, graph), end in zip(self.schedule, ends, strict=True)
-        )
-
-    @property
-    def has_cycle(self) -> bool:
-        return all(graph.has_cycle for _, graph in self.schedule)
-
-    @cached_property
-    def cycle(self) -> Sequence[int]:
-        """The first period of each graph, or its first round where it has none."""
-        return self.sample_rounds(unending=1)
+        spans = zip(self.schedule, ends, strict=True)
+        return Changes(tuple((range(first, end), graph) for (first, graph), end in spans))
 
     def graph_in(self, round: int) -> Graph:
         """The graph that holds in a round."""
@@ -99,7 +89,7 @@ class ByRounds(AperiodicGraph):
         return {j: weight for j, weight in row.items() if j != rank}
 
     def draw_ahead(self, rounds: range) -> None:
-        for own, graph in self.consecutive_graphs:
+        for own, graph in self.changes.spans:
             graph.draw_ahead(range(max(own.start, rounds.start), min(own.stop, rounds.stop)))
 
     def most_targets(self, rank: int) -> int:

@@ -71,7 +71,7 @@ def measured_decay(weighted: WeightedGraph) -> MeasuredDecay:
     if period is None:
         return MeasuredDecay(mean_contraction(weighted), None)
     rounds = 2 * period * max(1, MEASURED_ROUNDS // (2 * period))
-    weights = [SparseWeights(weighted, round) for round in weighted.graph.cycle]
+    weights = [SparseWeights(weighted, round) for round in weighted.graph.changes.rounds()]
     if rounds * sum(w.entries for w in weights) * MEASURED_MODELS > MOST_MULTIPLICATIONS * period:
         return MeasuredDecay(None, None)
     x = generator(0, "measured_decay").standard_normal((weighted.num_nodes, MEASURED_MODELS))

@@ -1,6 +1,6 @@
 """Compares what a graph from outside the package declares with its edges.
 
-Nodes would silently reuse the first round they request of a graph whose `static` or `period` is wrong. A
+Nodes would silently reuse the first round they request of a graph whose `period` is wrong. A
 resumed node would request another round than its neighbors did.
 """
 
@@ -27,7 +27,7 @@ def check_declared(graph: Graph) -> None:
         notices(graph)  # raises GraphError for defects of any round
         return
     _check_period(graph, graph.period)
-    for reason in _rifts(graph, graph.cycle):
+    for reason in _rifts(graph, graph.changes.rounds()):
         raise GraphError(f"{name_of(graph)}: {reason}; add edges or set allow_disconnected = True")
 
 
@@ -47,7 +47,7 @@ def _check_period(graph: Graph, period: int) -> None:
                 continue
             change = f"targets({rank}, {round}) is {earlier}, targets({rank}, {round + period}) is {later}"
             if period == 1:
-                defect, remedy = "declares static, but changes", "set static = False, or give its period"
+                defect, remedy = "declares static, but changes", "set period = None, or give its period"
             else:
                 defect = f"declares that it repeats after {period} rounds, but does not"
                 remedy = "correct period"

@@ -35,7 +35,7 @@ def check_matrices(weighted: WeightedGraph, needs: MatrixNeeds) -> str:
     graph = weighted.graph
     if graph.num_nodes > MOST_NODES:
         return f"not checked, as there are more than {MOST_NODES:,} nodes"
-    rounds = graph.sample_rounds(UNENDING)[:MOST_ROUNDS]
+    rounds = graph.changes.rounds(UNENDING)[:MOST_ROUNDS]
     adjacencies = []
     for round in rounds:
         adjacencies.append(tuple(graph.targets(rank, round) for rank in range(graph.num_nodes)))
@@ -45,7 +45,7 @@ def check_matrices(weighted: WeightedGraph, needs: MatrixNeeds) -> str:
         return f"in {counted(len(rounds), 'round')}: {reason}"
     sums = "rows and columns sum to 1" if needs.columns else "rows sum to 1"
     shape = ", W = W^T" if needs.symmetric else ""
-    reached = rounds_to_reach(adjacencies) if len(graph.consecutive_graphs) == 1 else None
+    reached = rounds_to_reach(adjacencies) if len(graph.changes.spans) == 1 else None
     within = f", all nodes reach each other within {counted(reached, 'round')}" if reached else ""
     return f"{counted(len(rounds), 'round')} checked for {needs.scheme}: {sums}{shape}{within}"
 

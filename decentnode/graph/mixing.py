@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.core import rng
-from decentnode.core.registry import MIXINGS, name_of
+from decentnode.core.registry import MIXINGS
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph, View
@@ -154,16 +154,7 @@ class WeightedGraph:
     """A graph with its mixing weights: one node's view of each round."""
 
     def __init__(self, graph: Graph, mixing: Mixing, seed: int = 0) -> None:
-        """`seed`: the seed of the views.
-
-        Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict.
-        """
-        if graph.static != (graph.period == 1):
-            raise BadInput.at(
-                "graph",
-                f"{name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
-                "a graph that changes and repeats is a PeriodicGraph",
-            )
+        """`seed`: the seed of the views. Raises BadInput when the weights do not fit the graph."""
         mixing.check(graph)
         self.graph = graph
         self.mixing = mixing

@@ -201,10 +201,6 @@ class EquiTopo(Redrawn):
             yield Defect((), f"nodes must be at least 2, got {self.nodes}")
 
     @property
-    def static(self) -> bool:
-        return not self.one_peer
-
-    @property
     def period(self) -> int | None:  # type: ignore[override]
         return None if self.one_peer else 1
 

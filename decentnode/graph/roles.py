@@ -61,12 +61,8 @@ class Federated(Redrawn):
         return (self.server,) if self.standby is None else (self.server, self.standby)
 
     @property
-    def static(self) -> bool:
-        return self.per_round == len(self.all_clients)
-
-    @property
     def period(self) -> int | None:  # type: ignore[override]
-        return 1 if self.static else None
+        return 1 if self.per_round == len(self.all_clients) else None
 
     @cached_property
     def all_clients(self) -> list[int]:

@@ -62,7 +62,7 @@ class GraphFigures:
 def measure(weighted: WeightedGraph) -> GraphFigures:
     """The figures of a graph over its period; of the first rounds where it has none."""
     graph, ranks = weighted.graph, range(weighted.num_nodes)
-    rounds = [tuple(graph.targets(rank, round) for rank in ranks) for round in graph.cycle]
+    rounds = [tuple(graph.targets(rank, round) for rank in ranks) for round in graph.changes.rounds()]
     degrees = [len(targets) for adjacency in rounds for targets in adjacency]
     edges = {(i, j) for adjacency in rounds for i, targets in enumerate(adjacency) for j in targets}
     waited = rounds_to_reach(rounds)
@@ -106,12 +106,12 @@ def mean_contraction(weighted: WeightedGraph) -> float:
 
 def keeps_mean(weighted: WeightedGraph) -> bool:
     """Whether W is doubly stochastic in every round of the graph's period, so that mixing keeps the mean."""
-    return all(SparseWeights(weighted, round).doubly_stochastic for round in weighted.graph.cycle)
+    return all(SparseWeights(weighted, round).doubly_stochastic for round in weighted.graph.changes.rounds())
 
 
 def convergence(weighted: WeightedGraph) -> tuple[int | None, float | None]:
     """Rounds after which all have the exact mean, and the factor by which disagreement shrinks per round."""
-    cycle = weighted.graph.cycle
+    cycle = weighted.graph.changes.rounds()
     if weighted.graph.period is None:
         return None, mean_contraction(weighted)
     if len(cycle) == 1:

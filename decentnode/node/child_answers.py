@@ -4,17 +4,17 @@ Processes that work beside the nodes for the whole run are `launcher/processes/c
 """
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import torch
 
 from decentnode.core.polling import ready
-from decentnode.core.streams import flush_output
+from decentnode.core.process_setup import ForkedProcess
 from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput, StartError
 
@@ -59,30 +59,23 @@ def answer_of(work: Callable[[BinaryIO], object], seconds: float) -> ChildAnswer
     Seconds without a processor do not count, up to `MOST_BUSY` times as many. The code of a plug-in may hang
     or crash there. Raises OSError if the kernel refuses a process.
     """
-    # The child would print what is still buffered a second time.
-    flush_output()
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        _answer(work, writing)
-    # Only the child writes: with its end the answer ends, too.
-    os.close(writing)
+    child = ForkedProcess(partial(_answer, work), up=1, failed=lambda _: 1)
+    (reading,) = child.ends
     limit, pieces, has_ended, waited = time.monotonic() + seconds, list[bytes](), False, 0.0
     try:
         while not has_ended:
             if ready([reading], seconds=limit + waited - time.monotonic()):
                 pieces.append(os.read(reading, 1 << 16))
                 has_ended = not pieces[-1]
-            elif waited == (waited := min(_waited(pid), MOST_BUSY * seconds)):
+            elif waited == (waited := min(_waited(child.pid), MOST_BUSY * seconds)):
                 break
     finally:
         # Also where a Ctrl-C ends the wait.
-        os.close(reading)
+        child.close_ends()
         if not has_ended:
-            os.kill(pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return ChildAnswer(b"".join(pieces), not has_ended, seconds, waited, status)
+            child.kill()
+        status, _ = child.reap()
+    return ChildAnswer(b"".join(pieces), not has_ended, seconds, waited, status or 0)
 
 
 def _waited(pid: int) -> float:
@@ -93,18 +86,12 @@ def _waited(pid: int) -> float:
         return 0.0
 
 
-def _answer(work: Callable[[BinaryIO], object], pipe: int) -> NoReturn:
-    """Runs in the child: writes the answer and exits."""
-    code = 1
-    try:
-        # Torch's threads do not survive the fork; with more than one the child may hang.
-        torch.set_num_threads(1)
-        null = os.open(os.devnull, os.O_WRONLY)
-        # What plug-ins print is no part of the answer.
-        os.dup2(null, 1)
-        with open(pipe, "wb") as file:
-            work(file)
-        code = 0
-    finally:
-        flush_output()
-        os._exit(code)
+def _answer(work: Callable[[BinaryIO], object], pipe: int) -> int:
+    # Torch's threads do not survive the fork; with more than one the child may hang.
+    torch.set_num_threads(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    # What plug-ins print is no part of the answer.
+    os.dup2(null, 1)
+    with open(pipe, "wb") as file:
+        work(file)
+    return 0

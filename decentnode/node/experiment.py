@@ -203,7 +203,7 @@ class Experiment:
     def first_peers(self, ranks: Sequence[int]) -> set[int]:
         """Peers to connect to before the first round: all future ones if few, otherwise those of round 0."""
         graph = self.graph.graph
-        everybody = range(graph.num_nodes) if graph.has_cycle and not graph.static else ()
+        everybody = range(graph.num_nodes) if graph.changes.repeats and not graph.static else ()
         most = max((len(graph.partners(rank)) for rank in everybody), default=0)
         if graph.static or 0 < most <= kept_links():
             return {peer for rank in ranks for peer in graph.partners(rank)}

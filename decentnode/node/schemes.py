@@ -61,7 +61,7 @@ class Schemes:
         """The memory that a node sends from."""
         scheme, graph, layout = self.of_node(rank), self.graph.graph, self.layout
         # Early payloads of other ranks would wait in memory without ever being read.
-        peers = frozenset(graph.partners(rank)) if graph.has_cycle else None
+        peers = frozenset(graph.partners(rank)) if graph.changes.repeats else None
         if isinstance(scheme, AsyncSharing):
             # A message owns its memory until it is sent, so no slot of an exchange is needed.
             return BufferSpec(layout.numel, layout.dtype, parts=scheme.burst, peers=peers)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Inbox
-from decentnode.core.vector import accumulator
+from decentnode.core.vector import accumulator, is_finite
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
@@ -27,7 +27,6 @@ from decentnode.parallel.finite_check import check_finite
 from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.options import Options
 from decentnode.parallel.topology import averages_all
-from decentnode.sharing.blocks.weighted_sum import is_finite
 
 
 class MixingEngine:

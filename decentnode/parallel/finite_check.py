@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import torch
 
 from decentnode.core.payload import dense_layout
+from decentnode.core.vector import first_not_finite
 from decentnode.parallel.buckets import BucketMemory
 from decentnode.parallel.exchange_queue import ExchangeQueue
-from decentnode.parallel.mixture import first_not_finite, not_finite
+from decentnode.parallel.mixture import not_finite
 
 VERDICT = dense_layout(3, torch.float64)
 """A rank's report: block, element, and a value of its model that is not finite."""

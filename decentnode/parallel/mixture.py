@@ -6,9 +6,9 @@ from math import isfinite
 
 from torch import Tensor
 
-from decentnode.core.vector import accumulator
+from decentnode.core.vector import accumulator, first_not_finite
 from decentnode.parallel.buckets import BucketMemory
-from decentnode.sharing.blocks.weighted_sum import in_pieces, is_finite, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import in_pieces, weighted_sum
 
 
 @dataclass(eq=False)
@@ -74,14 +74,6 @@ class MixInput:
             if defect := first_not_finite(values):
                 where = self.bucket.name_at(self.start + defect[0])
                 raise ValueError(not_finite(j, defect[1], where))
-
-
-def first_not_finite(values: Tensor) -> tuple[int, float] | None:
-    """The index and the value of the first element that is not finite, if there is any."""
-    if is_finite(values):
-        return None
-    index = int((~values.isfinite()).nonzero()[0])
-    return index, float(values[index])
 
 
 def not_finite(rank: int, value: float, name: str) -> str:

@@ -88,7 +88,7 @@ def _per_machine() -> dict[str, int]:
 def digest(graph: WeightedGraph) -> str:
     """A hash of the weights in the first rounds of each graph, which must be the same on all ranks."""
     state = xxhash.xxh3_64()
-    for rounds, part in graph.graph.consecutive_graphs:
+    for rounds, part in graph.graph.changes.spans:
         for round in rounds[: min(part.period or MOST_CHECKED_ROUNDS, MOST_CHECKED_ROUNDS)]:
             for rank in range(graph.num_nodes):
                 state.update(repr((round, graph.mixing.incoming(graph.graph, rank, round))).encode())

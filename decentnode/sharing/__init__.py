@@ -1,13 +1,11 @@
 """Sharing schemes, one per file."""
 
-from decentnode.sharing import asynchronous
+from decentnode.sharing import aliases, asynchronous
 from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Promises, Requirements, Setup, Sharing
 from decentnode.sharing.beer import Beer
-from decentnode.sharing.beer_per_edge import BeerPerEdge
 from decentnode.sharing.cesar import Cesar
 from decentnode.sharing.choco import Choco
-from decentnode.sharing.choco_per_edge import ChocoPerEdge
 from decentnode.sharing.consensus_control import ConsensusControl
 from decentnode.sharing.d2 import D2
 from decentnode.sharing.decent_lam import DecentLam
@@ -15,7 +13,7 @@ from decentnode.sharing.deep_squeeze import DeepSqueeze
 from decentnode.sharing.demo import DeMo
 from decentnode.sharing.exact_diffusion import ExactDiffusion
 from decentnode.sharing.fed_avg import FedAvg
-from decentnode.sharing.fed_opt import FedAdam, FedYogi
+from decentnode.sharing.fed_opt import FedAdam
 from decentnode.sharing.fed_prox import FedProx
 from decentnode.sharing.fed_stc import FedStc
 from decentnode.sharing.gasloc import Gasloc
@@ -52,11 +50,11 @@ from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.sharing.zip_dl import ZipDl
 
 __all__ = [
-    "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Cesar", "Choco", "ChocoPerEdge", "ClippedGossip",
+    "D2", "AllReduce", "Balance", "Beer", "Cesar", "Choco", "ClippedGossip",
     "ConsensusControl", "DeMo", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
-    "FedStc", "FedYogi", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
+    "FedStc", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Mosaic", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
     "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",
     "SecureAggregation", "Setup", "Sharing", "Shatter", "SparseLoCo", "Stc", "TrimmedMean", "Ubar", "ZipDl",
-    "asynchronous",
+    "aliases", "asynchronous",
 ]  # fmt: skip

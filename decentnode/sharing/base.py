@@ -16,11 +16,11 @@ from torch import Tensor
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import AdjustGradient, ParameterLayout
+from decentnode.core.vector import AdjustGradient, ParameterLayout, first_not_finite, is_finite
 from decentnode.errors import BadInput, RunFailed
-from decentnode.graph.base import View
+from decentnode.graph.base import Graph, View
 from decentnode.graph.mixing import WeightedGraph, live_weights
-from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import Terms, weighted_sum
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
 
@@ -38,7 +38,7 @@ class Requirements:
     static_graph: bool = False
     """A graph that is the same in every round."""
     for_changing_graphs: str = ""
-    """The remedy in the refusal of another graph, such as `use choco_per_edge`."""
+    """The remedy in the refusal of another graph, such as `use copies: edge`."""
     undirected_graph: bool = False
     complete_graph: bool = False
     """A graph where every node is a neighbor of every other."""
@@ -164,6 +164,11 @@ class SharingBase(Stateful, ABC):
     def first_transforms(self) -> tuple[Transform, ...]:
         """New instances of the scheme's own transforms; those of the configuration follow them."""
         return ()
+
+    @classmethod
+    def on_graph(cls, options: Mapping[str, Any], graph: Graph) -> Mapping[str, Any]:
+        """Returns the options that a graph decides, where a configuration leaves them to it."""
+        return {}
 
     def check(self, graph: WeightedGraph) -> None:
         """Raises BadInput when the scheme cannot work on that graph with those weights."""
@@ -347,10 +352,13 @@ class SharingBase(Stateful, ABC):
 
     def flaw_of(self, signal: Tensor) -> str:
         """Returns what is not finite in a signal, and where."""
-        index = int((~signal.isfinite()).nonzero()[0])
+        flaw = first_not_finite(signal)
+        if flaw is None:  # what became of it is not finite
+            return "vector is not finite"
+        index, value = flaw
         is_model = signal.numel() == self.setup.layout.numel and not self.chain.basis
         where = self.setup.layout.name_at(index) if is_model else f"element {index}"
-        return f"vector is not finite: {float(signal[index])} in {where}"
+        return f"vector is not finite: {value} in {where}"
 
     # What the node uses.
 

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
-from decentnode.core.vector import AdjustGradient
+from decentnode.core.vector import AdjustGradient, is_finite
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.momentum import Decay
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Transform
 from decentnode.transforms.basis.dct import Chunk, Dct
 from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK

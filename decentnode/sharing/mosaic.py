@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadError
+from decentnode.core.payload import Field, Layout, NotFinite, Payload
 from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.mosaic import MosaicGraph
 from decentnode.sharing.base import Incoming, Promises, Setup, Sharing
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
+from decentnode.transforms.sparsify.fragments import divided, even_parts, joined
 
 
 @SHARINGS.register("mosaic")
@@ -61,7 +61,7 @@ class Mosaic(Sharing):
             raise BadInput.at(
                 "graph.fragments", f"a model of {d} values has no {count} fragments; use at most {d}"
             )
-        self._slices = [slice(d * k // count, d * (k + 1) // count) for k in range(count)]
+        self._slices = even_parts(d, count)
         self._layout = Layout((Field("fragments", whole.dtype, d, variable=True),))
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
@@ -73,7 +73,7 @@ class Mosaic(Sharing):
         for j in view.targets:
             sent = tuple(k for k, of_fragment in enumerate(views) if j in of_fragment.targets)
             if sent not in payloads:
-                values = torch.cat([vector[self._slices[k]] for k in sent])
+                values = joined(vector, tuple(self._slices[k] for k in sent))
                 payloads[sent] = Payload.of(self._layout, {"fragments": values})
             outgoing[j] = payloads[sent]
         return outgoing
@@ -92,11 +92,9 @@ class Mosaic(Sharing):
     def _split(self, payload: Payload, source: int, views: list[View]) -> dict[int, Tensor]:
         """The fragments that a node has sent, by number; raises PayloadError."""
         sent = [k for k, of_fragment in enumerate(views) if source in of_fragment.sources]
-        lengths = [self._slices[k].stop - self._slices[k].start for k in sent]
         values = payload["fragments"]
-        if values.numel() != sum(lengths):
-            raise PayloadError(f"{values.numel()} values where {len(sent)} fragments have {sum(lengths)}")
+        fragments = divided(values, tuple(self._slices[k] for k in sent))
         if not is_finite(values):
             # One bad value makes all of a message suspect, also its other fragments.
             raise NotFinite(f"its {self.flaw_of(values)}")
-        return dict(zip(sent, torch.split(values, lengths), strict=True))
+        return dict(zip(sent, fragments, strict=True))

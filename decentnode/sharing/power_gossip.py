@@ -10,12 +10,11 @@ from torch import Tensor
 from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.rng import generator
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import ParameterLayout, is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Positive
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
 

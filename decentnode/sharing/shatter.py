@@ -12,10 +12,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
+from torch.nn.functional import pad
 
 from decentnode.core.payload import Field, Form, Layout, NotFinite, Payload, PayloadError, as_bytes
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.rng import RandomSource, SecureSource, SeededSource
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
@@ -23,7 +25,6 @@ from decentnode.graph.relayed import Relayed
 from decentnode.options import Positive
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.noise import Generator
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
 KEY_BYTES, TAG_BYTES, INDEX_BYTES = 32, 16, 4
@@ -141,8 +142,7 @@ class Shatter(Sharing):
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Averages what the relay has passed on, each coordinate with as many as arrived."""
         local = vector.cpu()
-        total = torch.zeros(self.chunks * self._size, dtype=vector.dtype)
-        total[: local.numel()] = local
+        total = self._chunks(local)
         number = torch.ones(self.chunks, dtype=vector.dtype)
         for relay, payload in incoming.items():
             for packet in self._split(bytes(payload["packets"].cpu().numpy())):
@@ -151,12 +151,16 @@ class Shatter(Sharing):
                 except PayloadError as error:
                     self.refuse(relay, view, error)
                     continue
-                total[chunk * self._size : (chunk + 1) * self._size] += values
+                total[chunk] += values
                 number[chunk] += 1
-        mixed = total.view(self.chunks, self._size).div_(number.unsqueeze(1)).view(-1)[: local.numel()]
+        mixed = total.div_(number.unsqueeze(1)).view(-1)[: local.numel()]
         if not is_finite(mixed):
             raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(local)}")
         out.copy_(mixed)
+
+    def _chunks(self, local: Tensor) -> Tensor:
+        """A copy of the model in chunks of one size, the last one filled with zeros, shape (chunks, size)."""
+        return pad(local, (0, self.chunks * self._size - local.numel())).view(self.chunks, self._size)
 
     def _source(self, view: View) -> RandomSource:
         if self.generator == "secure":
@@ -166,9 +170,7 @@ class Shatter(Sharing):
     def _bundles(self, vector: Tensor, view: View, source: RandomSource) -> dict[int, bytes]:
         """Returns the chunks of this node for each neighbor, encrypted for it."""
         neighbors = self._graph.neighbors.targets(view.rank, view.round)
-        values = torch.zeros(self.chunks * self._size, dtype=vector.dtype)
-        values[: vector.numel()] = vector.cpu()
-        parts = values.view(self.chunks, self._size)
+        parts = self._chunks(vector.cpu())
         dealt = deal(source, neighbors, self.chunks, each=self.per_neighbor)
         return {
             r: b"".join(self._sealed(chunk, parts[chunk], r, view=view, source=source) for chunk in dealt[r])

@@ -12,6 +12,7 @@ from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Fraction, NonNegative
 from decentnode.sharing.base import Exchange
+from decentnode.sharing.blocks.public_copy import PublicCopy
 from decentnode.sharing.choco import Choco
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
@@ -43,12 +44,17 @@ class Stc(Choco):
         about_mean="keeps the mean of all models between peers, not with a server",
         overlaps=False,
         phases=2,
-        wire="deg * p d (log2(1 / p) + 2.5) / 8, p = fraction",
+        wire="deg * C(d), C(d) = p d (log2(1 / p) + 2.5) / 8, p = fraction",
     )
 
     gamma: Fraction = 0.02
     fraction: Fraction = 0.01
     server: NonNegative | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.server is not None and self.by_edge:
+            raise BadInput.at("server", "is for a star that stays the same; leave it out")
 
     def preserves_mean(self, chain: Chain) -> bool:
         return self.server is None
@@ -69,14 +75,16 @@ class Stc(Choco):
         if self.server is None:
             await super().share(vector, view, exchange, out=out)
             return
-        update = vector - self._public.h
+        known = self._models
+        assert isinstance(known, PublicCopy), "copies by edge are refused"
+        update = vector - known.h
         communicate = self._serve if view.rank == self.server else self._follow
         down = await communicate(update, view, exchange)
         c = self.decode({self.server: down}, view, phase=1)
         taken = out if out.dtype == update.dtype else torch.empty_like(update)
         self.weighted_mix(c, view, taken, terms=lambda c: ((1.0, c_s) for c_s in c.values()))
-        self._public.h += taken
-        out.copy_(self._public.h)
+        known.h += taken
+        out.copy_(known.h)
 
     async def _serve(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
         u = {view.rank: update, **self.decode(await exchange({}, view.sources), view)}

@@ -48,7 +48,7 @@ def residuals(lockstep: Lockstep) -> Tensor:
 def _residual(scheme: Sharing, model: Tensor) -> Tensor:
     state = scheme.state_dict()
     if isinstance(scheme, Choco):
-        return model - torch.as_tensor(state["_public"]["h"])
+        return model - torch.as_tensor(state["_models"]["h"])
     if isinstance(scheme, DeepSqueeze):
         return torch.as_tensor(state["_e"])
     for index, stage in enumerate(scheme.chain.stages):

@@ -1,7 +1,6 @@
 """Transforms in sequence, checked when the chain is built."""
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import HALVES, Entry, ParameterLayout, needs_float32
+from decentnode.core.vector import HALVES, Entry, ParameterLayout, first_not_finite, needs_float32
 from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.transforms.base import Context, Transform, Turn, values_field
 
@@ -226,17 +225,13 @@ class Chain(Stateful):
         return payload["vector"]
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
-        # One sum is cheaper than a test of every element. Only the sum may overflow, so the test follows.
-        if math.isfinite(float(signal.sum())) or bool(torch.isfinite(signal).all()):
-            return
-        index = int((~torch.isfinite(signal)).nonzero()[0])
-        where = f"element {index} of the signal"
-        if parameters is not None:
-            where = parameters.name_at(index)
-        raise RunFailed(
-            f"rank {context.sender}, round {context.round + 1}: {name_of(self.stages[0])} cannot encode "
-            f"{float(signal[index])}, found in {where}"
-        )
+        if flaw := first_not_finite(signal):
+            index, value = flaw
+            where = parameters.name_at(index) if parameters else f"element {index} of the signal"
+            raise RunFailed(
+                f"rank {context.sender}, round {context.round + 1}: {name_of(self.stages[0])} cannot encode "
+                f"{value}, found in {where}"
+            )
 
     def copy(self) -> "Chain":
         """A chain of the same transforms with state of its own, for a second signal."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from decentnode import sharing
+from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import AdjustGradient
 from decentnode.graph.base import View
 from decentnode.sharing.asynchronous import AdPsgd
@@ -48,9 +49,9 @@ def printing(scheme: type[Sharing], **state: str) -> type[Sharing]:
 
 all_reduce = printing(sharing.AllReduce)
 beer = printing(sharing.Beer, tracker="_v", gradient="_g", pull="_models.p")
-beer_per_edge = printing(sharing.BeerPerEdge, tracker="_v", gradient="_g", pull="_pull")
-choco = printing(sharing.Choco, pull="_public.p")
-choco_per_edge = printing(sharing.ChocoPerEdge, own="_copies.own", theirs="_copies.theirs")
+beer_per_edge = printing(SHARINGS.find("beer_per_edge"), tracker="_v", gradient="_g", pull="_models.p")
+choco = printing(sharing.Choco, pull="_models.p")
+choco_per_edge = printing(SHARINGS.find("choco_per_edge"), own="_models.own", theirs="_models.theirs")
 consensus_control = printing(sharing.ConsensusControl)
 d2 = printing(sharing.D2, correction="_correction")
 deep_squeeze = printing(sharing.DeepSqueeze, sent="_c")
@@ -63,7 +64,7 @@ push_sum = printing(sharing.PushSum, z="_z", w="_w")
 quasi_global = printing(sharing.QuasiGlobal)
 relay_sum = printing(sharing.RelaySum, counts="_counts")
 secure_aggregation = printing(sharing.SecureAggregation)
-stc = printing(sharing.Stc, pull="_public.p")
+stc = printing(sharing.Stc, pull="_models.p")
 zip_dl = printing(sharing.ZipDl, sent="_sent_models")
 
 

@@ -47,7 +47,7 @@ class Shifting(Graph):
     """Directed, one target, another one each round."""
 
     directed = True
-    static = False
+    period = None
 
     @property
     def num_nodes(self):

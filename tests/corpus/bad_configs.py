@@ -211,7 +211,7 @@ null | 4 graph | missing; name one of: ...
     | 4 graph | small_world: degree must be even, half of it on each side, got 5
 'corpus_graphs:Changes'
     | 4 graph | Changes declares static, but changes: targets(0, 0) is (1,), targets(0, 1) is (3,); set
-    + static = False, or give its period (AperiodicGraph or PeriodicGraph of decentnode.graph)
+    + period = None, or give its period (AperiodicGraph or PeriodicGraph of decentnode.graph)
 'corpus_graphs:Late'
     | 4 graph | Late declares that it repeats after 2 rounds, but does not: targets(0, 0) is (1,), ...
 'corpus_graphs:Apart'
@@ -1266,8 +1266,8 @@ training.name=ddp sharing=none 'failures={on_loss: continue, restart: {attempts:
     | failures.restart.attempts | ddp cannot continue without a node; ...
 training.name=ddp sharing=none 'training.steps_per_round=[1, 2, 2, 2]'
     | training.steps_per_round | ddp makes the same steps on all ranks; give one number
-sharing=choco 'graph={name: random_matching, nodes: 4}'
-    | sharing | choco needs a graph that is the same in every round; this one is not; use choco_per_edge
+sharing.name=choco sharing.copies=node 'graph={name: random_matching, nodes: 4}'
+    | sharing | choco needs a graph that is the same in every round; this one is not; use copies: edge
 'sharing={name: multi_gossip, acceleration: chebyshev}' 'graph={name: random_matching, nodes: 4}'
     | sharing | multi_gossip with acceleration needs a graph that is the same in every round; this one is ...
 'sharing={name: multi_gossip, transforms: [qsgd]}'

@@ -39,7 +39,7 @@ class Changes(Graph):
 
 
 class Honest(Changes):
-    static = False
+    period = None
 
 
 class Repeats(Changes, PeriodicGraph):

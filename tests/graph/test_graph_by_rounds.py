@@ -57,7 +57,7 @@ def test_each_graph_is_in_its_rounds_as_by_itself():
     ]  # fmt: skip
     graph = ByRounds(tuple(parts))
     weighted = WeightedGraph(graph, FromGraph())
-    assert graph.directed and graph.has_rests and not graph.static and not graph.has_cycle
+    assert graph.directed and graph.has_rests and not graph.static and not graph.changes.repeats
     graph.draw_ahead(range(20))
     for round in range(20):
         _, part = max((first, part) for first, part in parts if first <= round)
@@ -71,7 +71,7 @@ def test_each_graph_is_in_its_rounds_as_by_itself():
             assert graph.in_degree(rank, round) == len(view.sources)
     assert graph.may_meet_all and graph.partners(1) == {0, 2, 3, 4, 5}
     known = ByRounds(((0, Empty(N)), (2, BaseKPlusOne(N, 1)), (4, Ring(N))))
-    assert known.has_cycle and known.cycle == [0, 2, 3, 4] and known.most_targets(1) == 2
+    assert known.changes.repeats and known.changes.rounds() == [0, 2, 3, 4] and known.most_targets(1) == 2
     assert (
         not known.may_meet_all and known.is_partner(0, 1) and not ByRounds(((0, Ring(N)),)).is_partner(0, 2)
     )

@@ -57,7 +57,7 @@ def weighted(graph):
 
 def period_of(graph):
     """W of every round of a period, float64."""
-    return [weighted(graph).matrix(round) for round in graph.cycle]
+    return [weighted(graph).matrix(round) for round in graph.changes.rounds()]
 
 
 def partner(graph, rank, round):
@@ -69,7 +69,7 @@ def test_every_round_keeps_the_mean_and_comes_again(family):
     """W is doubly stochastic; both ends agree who sends; nobody meets itself; all repeats after a period."""
     for graph in members([*ONE_PEER, *EXACT], family):
         assert graph.static == (graph.period == 1), graph
-        for round, w in zip(graph.cycle, period_of(graph), strict=True):
+        for round, w in zip(graph.changes.rounds(), period_of(graph), strict=True):
             assert w.min() >= 0, graph
             assert np.allclose([w.sum(0), w.sum(1)], 1, rtol=0, atol=1e-14), graph
             assert graph.directed or np.array_equal(w, w.T), graph
@@ -98,7 +98,7 @@ def test_a_period_averages_exactly(family):
 def test_one_peer_is_one_peer(family):
     for graph in members(ONE_PEER, family):
         n = graph.num_nodes
-        met = [len(graph.targets(i, round)) for round in graph.cycle for i in range(n)]
+        met = [len(graph.targets(i, round)) for round in graph.changes.rounds() for i in range(n)]
         resting = n if family is AlternatingRing and n % 2 else 0
         assert sum(met) == (len(met) - resting if n > 1 else 0), graph
         assert max(met) <= 1, graph
@@ -110,7 +110,7 @@ def test_an_alternating_ring_is_a_ring_over_a_period(n):
     graph = AlternatingRing(n)
     assert graph.period == (n if n % 2 else 2)
     assert [graph.partners(i) for i in range(n)] == [set(neighbors) for neighbors in Ring(n).adjacency]
-    edges = [(i, partner(graph, i, round)) for round in graph.cycle for i in range(n)]
+    edges = [(i, partner(graph, i, round)) for round in graph.changes.rounds() for i in range(n)]
     counts = {edges.count((i, (i + 1) % n)) for i in range(n)}
     assert counts == {(n - 1) // 2 if n % 2 else 1}, "no edge more often than another"
 
@@ -150,7 +150,8 @@ def test_machines_meet_half_at_a_time():
     assert graph.targets(5, 1) == (4, 6, 7)
     assert AlternatingExponentialRing(16, 2, "one").targets(5, 1) == (7,)
     crossing = [
-        sum(i // 2 != j // 2 for i in range(16) for j in graph.targets(i, round)) for round in graph.cycle
+        sum(i // 2 != j // 2 for i in range(16) for j in graph.targets(i, round))
+        for round in graph.changes.rounds()
     ]
     assert crossing == [16] * 6, "the same number of payloads between machines in every round"
 
@@ -167,7 +168,9 @@ def test_base_graphs_are_short_and_thin():
     for graph in members(EXACT, BaseKPlusOne):
         n, k = graph.nodes, graph.degree
         assert graph.period <= 2 * log(n, k + 1) + 2 + 1e-9, graph
-        assert max(len(graph.targets(i, round)) for round in graph.cycle for i in range(n)) <= k, graph
+        assert max(len(graph.targets(i, round)) for round in graph.changes.rounds() for i in range(n)) <= k, (
+            graph
+        )
         assert graph.period >= BaseKPlusOne(n, k).period, graph
 
 
@@ -270,17 +273,6 @@ def test_a_view_is_of_its_round_and_computed_once_a_period():
     assert [v.round for v in views] == list(range(6))
     assert all(v.weights is views[v.round % 3].weights for v in views)
     assert [w.most_targets(rank) for rank in (0, 3)] == [2, 1]
-
-
-def test_a_graph_that_contradicts_itself_is_refused():
-    class Torn(Ring):
-        period = 2
-
-    with pytest.raises(BadInput) as caught:
-        WeightedGraph(Torn(4), MetropolisHastings())
-    assert caught.value.lines == (
-        "graph: Torn: static is True, but period is 2; a graph that changes and repeats is a PeriodicGraph",
-    )
 
 
 def test_weights_of_a_graph_that_has_none():

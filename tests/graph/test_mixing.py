@@ -17,7 +17,7 @@ from decentnode.graph.random_graphs import ErdosRenyi
 class Flicker(Graph):
     """Pairs 0-1 and 2-3 in even rounds, a ring of four in odd ones."""
 
-    static = False
+    period = None
 
     @property
     def num_nodes(self):

@@ -25,7 +25,7 @@ from tests.support.scheme_cases import random_models
 class Matchings(Graph):
     """Other pairs in every round, for ever."""
 
-    static = False
+    period = None
     num_nodes = 8
 
     def targets(self, rank, round):
@@ -50,12 +50,14 @@ def radius(graph, mixed, beta, mu=0.0):
     n = graph.num_nodes
     models, identity = np.eye(n, 2 * n), np.eye(n)
     product = np.eye(2 * n)
-    for round in graph.cycle:
+    for round in graph.changes.rounds():
         x = mixed(weighted(graph).matrix(round), beta)
         u = mu * np.eye(n, 2 * n, n) + (1 - mu) * (models - x)
         product = np.vstack([x, u]) @ product
     disagreement = np.kron(np.eye(2), identity - 1 / n)
-    return np.abs(np.linalg.eigvals(disagreement @ product @ disagreement)).max() ** (1 / len(graph.cycle))
+    return np.abs(np.linalg.eigvals(disagreement @ product @ disagreement)).max() ** (
+        1 / len(graph.changes.rounds())
+    )
 
 
 GRAPHS = [AlternatingRing(7), BaseKPlusOne(12, 1), BaseKPlusOne(6, 2), Exponential(12), Torus(4, 4), Star(5)]

@@ -3,7 +3,7 @@
 import torch
 
 from decentnode.graph.families import Ring
-from decentnode.sharing import ChocoPerEdge, DeepSqueeze, Gossip, PowerGossip, ZipDl
+from decentnode.sharing import Choco, DeepSqueeze, Gossip, PowerGossip, ZipDl
 from decentnode.sharing.power_gossip import blocks
 from decentnode.testing import Lockstep
 from decentnode.transforms.sparsify.top_k import TopK
@@ -68,9 +68,9 @@ def test_power_gossip_moves_the_sum_once_by_the_part_of_the_difference_that_it_s
 
 
 def test_choco_per_edge_moves_the_sum_once_by_the_difference_of_the_copies():
-    nodes = OneWay(lambda: ChocoPerEdge(gamma=0.3), lambda: (TopK(0.5),))
+    nodes = OneWay(lambda: Choco(gamma=0.3, copies="edge"), lambda: (TopK(0.5),))
     nodes.run(LOST_IN + 1)
-    copies = nodes.state("_copies")[MIXES]
+    copies = nodes.state("_models")[MIXES]
     nodes.check(0.3 * W * (copies["theirs"][GIVES_UP] - copies["own"][GIVES_UP]))
 
 

@@ -16,23 +16,33 @@ import torch
 from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.inproc import InProcess
 from decentnode.config.consistency import defects
+from decentnode.config.type_check import parameters_of
 from decentnode.core.payload import Payload
-from decentnode.core.registry import SHARINGS
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
-from decentnode.sharing import AllReduce, Gossip, Sharing
+from decentnode.sharing import AllReduce, Choco, Gossip, Sharing, aliases
 from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from tests.support.scheme_cases import CASES, OPTIMUM8, Case, q8_gradient, random_models
+from tests.support.scheme_cases import (
+    CASES,
+    CHANGING_GRAPHS,
+    OPTIMUM8,
+    RING,
+    Case,
+    q8_gradient,
+    random_models,
+)
 
 
 class Changing(Graph):
     """A ring in even rounds; in odd ones everybody talks to who is two away."""
 
-    static = False
+    period = None
 
     def __init__(self, nodes):
         self.nodes = nodes
@@ -389,3 +399,34 @@ def test_the_documented_transform_keeps_signs_and_the_mean_magnitude(tmp_path, m
     decoded = chain.decode(Payload.parse(chain.layout, payload.buffer.clone()), context)
     assert torch.equal(decoded.sign(), values.sign())
     assert torch.allclose(decoded.abs(), values.abs().mean().expand(21))
+
+
+@pytest.mark.parametrize("name", aliases.ALIASES)
+def test_an_alias_is_the_scheme_with_its_options(name):
+    scheme, options = aliases.ALIASES[name]
+    known = parameters_of(SHARINGS.find(name))
+    assert known == {key: value for key, value in parameters_of(scheme).items() if key not in options}
+    made, expected = SHARINGS.find(name)(), scheme(**options)
+    assert isinstance(made, scheme) and name_of(made) == name
+    assert all(getattr(made, key) == value for key, value in options.items())
+    assert type(made).requirements == made.requirements == expected.requirements
+    assert type(made).promises == made.promises == expected.promises
+
+
+@pytest.mark.parametrize(
+    ("graph", "options", "copies"),
+    [
+        (RING, {}, "node"),
+        (RING, {"memory": 2}, "edge"),
+        (CHANGING_GRAPHS[0], {}, "edge"),
+        (CHANGING_GRAPHS[0], {"copies": "node"}, "node"),
+    ],
+)
+def test_copies_follow_the_graph_of_the_configuration(graph, options, copies):
+    options = {"copies": "auto", "memory": None} | options
+    assert (options | Choco.on_graph(options, graph))["copies"] == copies
+
+
+def test_a_memory_of_copies_by_node_is_refused():
+    with pytest.raises(BadInput, match=r"^memory: is for copies of edges; leave it out"):
+        Choco(copies="node", memory=3)

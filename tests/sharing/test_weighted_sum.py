@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.vector import is_finite
 from decentnode.sharing.blocks import weighted_sum as module
-from decentnode.sharing.blocks.weighted_sum import CHUNK, is_finite, pieces, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import CHUNK, pieces, weighted_sum
 
 LENGTHS = (1, 7, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5)
 DTYPES = st.sampled_from((torch.float32, torch.float16, torch.bfloat16))

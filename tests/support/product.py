@@ -15,13 +15,14 @@ import torch
 from decentnode.config import loader
 from decentnode.config.type_check import REQUIRED, parameters_of
 from decentnode.config.yaml_source import Document
-from decentnode.core.registry import GRAPHS, SHARINGS, name_of
+from decentnode.core.registry import GRAPHS, SHARINGS
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
 from decentnode.graph.files import write_graph
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.spectrum import SparseWeights
 from decentnode.node.experiment import Experiment
+from decentnode.sharing import Beer
 from decentnode.sharing.base import SharingBase
 from tests.support.in_process import Nodes
 
@@ -72,7 +73,7 @@ MATCHES = (("levels with servers", "hierarchical with servers"),)
 """A scheme and a graph that need each other."""
 OF_ALL = "ring"
 """The graph on which all schemes are walked, also under time models that they refuse on every graph."""
-DEFERRED = {"beer_per_edge"}
+DEFERRED = (Beer,)
 """Schemes that move a model in a round by what arrived in the round before, with the weights of that."""
 MEAN_MOVES = 2e-3
 """How far the sum of models of about 1 may move in a mix: secure aggregation rounds to 2^-16."""
@@ -301,7 +302,7 @@ class Moves:
             return
         for round, (nodes, moved) in self.sums.items():
             graph = experiment.graph
-            used = (round - 1, round) if name_of(scheme) in DEFERRED and round else (round,)
+            used = (round - 1, round) if isinstance(scheme, DEFERRED) and round else (round,)
             # With fewer senders than `least_senders` a node keeps its own model.
             fewest = min(filter(None, (len(graph.graph.sources(i, round)) for i in range(nodes))), default=0)
             promised = nodes == graph.num_nodes and fewest >= getattr(scheme, "least_senders", 0)
@@ -321,7 +322,7 @@ class Watched(SimpleNamespace):
     def accept(self, vector, view, mixed):
         """Adds one node's mix."""
         rests = not (view.learning_rate or view.sources or view.targets)
-        if rests and name_of(self.scheme) not in DEFERRED:
+        if rests and not isinstance(self.scheme, DEFERRED):
             moves = f"rank {view.rank} rests in round {view.round}, and moves"
             assert torch.allclose(vector, mixed, atol=1e-5), moves
         nodes, moved = self.sums.get(view.round, (0, torch.zeros_like(vector)))

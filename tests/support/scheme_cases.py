@@ -8,6 +8,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
+from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
 from decentnode.graph.mixing import MetropolisHastings, Uniform
@@ -21,10 +22,8 @@ from decentnode.sharing import (
     AllReduce,
     Balance,
     Beer,
-    BeerPerEdge,
     Cesar,
     Choco,
-    ChocoPerEdge,
     ClippedGossip,
     ConsensusControl,
     DecentLam,
@@ -35,7 +34,6 @@ from decentnode.sharing import (
     FedAvg,
     FedProx,
     FedStc,
-    FedYogi,
     Gasloc,
     GeometricMedian,
     Gossip,
@@ -193,7 +191,9 @@ CASES: dict[str, Case] = {
     ),
     "balance": Case(Balance, chains=LOSSY),
     "beer": Case(Beer, chains=LOSSY),
-    "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
+    "beer_per_edge": Case(
+        lambda: SHARINGS.find("beer_per_edge")(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)
+    ),
     "cesar": Case(
         lambda: masked(Cesar, bits=64, scale=1 << 50),
         graphs=(RING, REGULAR, FullyConnected(5), EpidemicOracle(6, 3, seed=1)),
@@ -202,7 +202,9 @@ CASES: dict[str, Case] = {
         mean_survives_loss=False,
     ),
     "choco": Case(Choco, chains=LOSSY),
-    "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
+    "choco_per_edge": Case(
+        lambda: SHARINGS.find("choco_per_edge")(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)
+    ),
     "clipped_gossip": Case(ClippedGossip, chains=LOSSY),
     "consensus_control": Case(
         lambda: ConsensusControl(target=0.5), graphs=(RING, *CHANGING_GRAPHS), chains=(plain, zipped)
@@ -228,7 +230,7 @@ CASES: dict[str, Case] = {
     ),
     "fed_prox": Case(lambda: FedProx(mu=0.5), graphs=SERVED, weights=Uniform()),
     "fed_stc": Case(lambda: FedStc(fraction=0.3), graphs=UPDATES, weights=Uniform(), chains=(plain,)),
-    "fed_yogi": Case(FedYogi, graphs=SERVED, weights=Uniform(), chains=(plain,)),
+    "fed_yogi": Case(SHARINGS.find("fed_yogi"), graphs=SERVED, weights=Uniform(), chains=(plain,)),
     "gasloc": Case(lambda: Gasloc(momentum=0.5), chains=LOSSY),
     "geometric_median": Case(GeometricMedian, chains=LOSSY),
     "gossip": Case(

@@ -100,7 +100,7 @@ def test_public_copies_of_a_bfloat16_model_are_not_rounded_again():
     models = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     network = Lockstep(lambda: Choco(0.5), Ring(4), models, lambda: (TopK(0.2),))
     network.run(100, lambda i, x: x - i, 0.05)
-    public = network.state("_public")
+    public = network.state("_models")
     h = torch.stack([copies["h"] for copies in public]).double()
     p = torch.stack([copies["p"] for copies in public]).double()
     # All copies begin at the own model here, which the neighbors' sums do not know.

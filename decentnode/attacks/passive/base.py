@@ -120,7 +120,7 @@ class PassiveAttack(Adversary):
     def _defects_of_place(self, graph: Graph) -> Iterator[Defect]:
         """Yields ranks and links that the attack names and that do not exist."""
         for a, b in self.links:
-            if graph.has_cycle and b not in graph.partners(a):
+            if graph.changes.repeats and b not in graph.partners(a):
                 yield Defect(
                     ("links",), f"ranks {a} and {b} never exchange in this graph; name ranks that do"
                 )
@@ -136,7 +136,7 @@ class PassiveAttack(Adversary):
 
     def sources_of(self, graph: Graph) -> set[int] | None:
         """The ranks from which it may receive; None: that depends on the round."""
-        if not graph.has_cycle:
+        if not graph.changes.repeats:
             return None
         near = {peer for rank in self.ranks for peer in graph.partners(rank)}
         return (near | {rank for link in self.links for rank in link}) - set(self.ranks)

@@ -19,7 +19,6 @@ from decentnode.core.registry import name_of
 from decentnode.formats.transcript import TranscriptLine
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.choco import Choco
-from decentnode.sharing.choco_per_edge import ChocoPerEdge
 from decentnode.sharing.muffliato import Muffliato
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.zip_dl import ZipDl
@@ -36,7 +35,7 @@ def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
         return f"cannot read {scheme} with threshold, which shows the same sums; leave threshold out"
     if is_mixed(sharing):
         return "" if has_ranks else f"reads nothing on a link: {scheme} hides each payload; name ranks"
-    if isinstance(sharing, Choco | ChocoPerEdge | ZipDl | Muffliato):
+    if isinstance(sharing, Choco | ZipDl | Muffliato):
         return ""
     plain = type(sharing).payload_layout is SharingBase.payload_layout
     if sharing.promises.sends == "models" and plain and not sharing.promises.protects:

@@ -44,7 +44,7 @@ def _virtual_time(
 def _flows(communication: Communication, graph: Graph, time_model: TimeModelSettings) -> Iterator[Defect]:
     """Yields more flows at once than `fair` computes, where the graph has a known number of edges."""
     most = communication.most_flows if isinstance(communication, Simulated) else None
-    if most is None or time_model.is_asynchronous or not graph.has_cycle:
+    if most is None or time_model.is_asynchronous or not graph.changes.repeats:
         return
     flows = sum(graph.most_targets(rank) for rank in range(graph.num_nodes))
     if flows > most:

@@ -74,7 +74,7 @@ def _bytes_of(state: object) -> int:
 def _frames(experiment: Experiment, rank: int, machine: int, *, in_place: bool) -> int:
     """Counts payloads of neighbors in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
-    sources = (graph.sources(rank, round) for round in graph.cycle)
+    sources = (graph.sources(rank, round) for round in graph.changes.rounds())
     frames = (sum(not in_place or mapping.machine_of(peer) != machine for peer in peers) for peers in sources)
     return FRAMES_PER_SOURCE * max(frames)
 

@@ -6,18 +6,18 @@ import os
 import signal
 import struct
 from collections.abc import Callable
+from functools import partial
 from math import nan
-from typing import NoReturn
 
-from decentnode.core.polling import ready
 from decentnode.core.process_setup import (
+    ForkedProcess,
     die_with,
     forget_signal_handlers,
     reset_inherited_signals,
     signals_that_stop,
 )
-from decentnode.core.streams import explain, fill_standard_streams, flush_output
-from decentnode.errors import STOPPED_BY, ExitCode
+from decentnode.core.streams import explain, fill_standard_streams
+from decentnode.errors import STOPPED_BY
 
 _PROGRESS = struct.Struct("<ddddd")
 
@@ -58,26 +58,20 @@ class RunProgress:
         os.close(self.fd)
 
 
-class LauncherProcess:
+class LauncherProcess(ForkedProcess):
     """The forked launcher as its parent sees it; it has a session and a process group of its own."""
 
-    def __init__(self, work: Callable[[], int]) -> None:
-        """Forks a process that does `work`, which returns its exit code.
+    def __init__(self, work: Callable[..., int], up: int = 0) -> None:
+        """Forks a process that does `work`, which returns its exit code, given the ends of `up` pipes.
 
         The child computes in no thread of this process, and is killed when the calling thread ends.
         """
-        parent = os.getpid()
-        flush_output()
         # A signal before the child has its own handlers would run those of this process.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED_BY)
         try:
-            self.pid = os.fork()
-            if self.pid == 0:
-                _become_launcher(work, parent)
+            super().__init__(partial(_as_launcher, work, os.getpid()), up=up, failed=explain)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.fd = os.pidfd_open(self.pid)
-        """Readable when the process has ended."""
 
     def stop(self, signum: int) -> None:
         """Passes a signal on: the first one stops the run gracefully, a later request kills its nodes.
@@ -92,38 +86,14 @@ class LauncherProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def reap(self) -> tuple[int | None, float]:
-        """Waits for the end; returns the exit code and the processor seconds of all processes of the run.
 
-        The code is minus the signal that killed it, where one did. None and nan: this program ignores SIGCHLD
-        or has waited for all its children itself, and the kernel keeps neither then.
-        """
-        ready([self.fd])
-        os.close(self.fd)
-        try:
-            _, status, used = os.wait4(self.pid, 0)
-        except ChildProcessError:
-            return None, nan
-        # The launcher and its fork server wait for their children, so their time is included.
-        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
-
-
-def _become_launcher(work: Callable[[], int], parent: int) -> NoReturn:
-    """Runs in the child: does the work, and exits."""
-    code: int = ExitCode.FAILED
-    try:
-        for signum in signals_that_stop():
-            signal.signal(signum, signal.SIG_DFL)
-        forget_signal_handlers()
-        os.setsid()
-        die_with(parent)
-        reset_inherited_signals()
-        os.close(0)
-        fill_standard_streams()
-        code = work()
-    except BaseException as error:
-        code = explain(error)
-    finally:
-        flush_output()
-        # Not sys.exit: the interpreter's clean-up belongs to the parent.
-        os._exit(code)
+def _as_launcher(work: Callable[..., int], parent: int, *ends: int) -> int:
+    for signum in signals_that_stop():
+        signal.signal(signum, signal.SIG_DFL)
+    forget_signal_handlers()
+    os.setsid()
+    die_with(parent)
+    reset_inherited_signals()
+    os.close(0)
+    fill_standard_streams()
+    return work(*ends)

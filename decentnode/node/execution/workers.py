@@ -11,7 +11,6 @@ Threads: the thread of the event loop sends orders and reads replies. Each worke
 import contextlib
 import math
 import os
-import signal
 import struct
 import sys
 import time
@@ -27,8 +26,7 @@ import torch
 
 from decentnode.communication.arena import Arena
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import close_here, close_in_children, die_with, end_thread_pools
-from decentnode.core.streams import flush_output
+from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import (
     DecentnodeError,
@@ -94,9 +92,7 @@ class _Reply(NamedTuple):
 class _Worker:
     """The host process's end."""
 
-    pid: int
-    fd: int
-    """Readable when the process has ended."""
+    process: ForkedProcess
     orders: int
     replies: int
     received: bytearray = field(default_factory=bytearray)
@@ -136,7 +132,6 @@ class StepWorkers(StepExecutor):
         kept = [*state["module"].values(), *state["loss_module"].values()]
         self._has_network_state = any(kept) or not keeps_only_tensors(network)
         end_thread_pools()
-        flush_output()
         for index in range(self._count):
             # Round robin: nodes that are due at one time are next to each other.
             own = {training.shard.rank: training for training in trainings[index :: self._count]}
@@ -164,7 +159,7 @@ class StepWorkers(StepExecutor):
     def memory_mb(self) -> float:
         # Every node asks at its end, and reading takes milliseconds.
         if time.monotonic() > self._measured + LOOK_INTERVAL:
-            own = sum(private_megabytes(worker.pid) for worker in self._workers)
+            own = sum(private_megabytes(worker.process.pid) for worker in self._workers)
             self._memory_mb, self._measured = own + self.arena.nbytes / 2**20, time.monotonic()
         return self._memory_mb
 
@@ -172,14 +167,12 @@ class StepWorkers(StepExecutor):
         """Ends the workers."""
         for worker in self._workers:
             # The end of its orders ends a worker, also one that writes a reply that nobody will read.
-            close_here(worker.orders)
-            close_here(worker.replies)
+            worker.process.close_ends()
         limit = time.monotonic() + Timeouts.killed
         for worker in self._workers:
-            if not ready([worker.fd], seconds=limit - time.monotonic()):
-                os.kill(worker.pid, signal.SIGKILL)
-            self._end_of(worker)
-            os.close(worker.fd)
+            if not worker.process.has_ended(limit - time.monotonic()):
+                worker.process.kill()
+            worker.process.reap()
         self._workers = []
 
     def _state(self, training: Training, kind: _OrderKind) -> Any:
@@ -264,12 +257,12 @@ class StepWorkers(StepExecutor):
     def _lose(self, worker: _Worker, how: str = "") -> NoReturn:
         """Fails all nodes: a part of them would be another run, and none of them has left by itself."""
         number = self._workers.index(worker) + 1
-        if not how and not ready([worker.fd], seconds=Timeouts.killed):
+        if not how and not worker.process.has_ended(Timeouts.killed):
             how = "has closed its pipe"
         how = how or self._end_of(worker)
         whole = f"{number} of {len(self._workers)}" if len(self._workers) > 1 else "alone"
         self._worker_lost = WorkerLost(
-            f"training.execution: the process {worker.pid} that computes steps ({whole}) {how}"
+            f"training.execution: the process {worker.process.pid} that computes steps ({whole}) {how}"
         )
         # Once, and not for each of its nodes.
         print(self._worker_lost, flush=True)
@@ -277,11 +270,9 @@ class StepWorkers(StepExecutor):
 
     def _end_of(self, worker: _Worker) -> str:
         """Waits for the end of a worker that is near, and returns it as text."""
-        try:
-            _, status = os.waitpid(worker.pid, 0)
-        except ChildProcessError:
+        code, _ = worker.process.reap()
+        if code is None:
             return "ended"
-        code = os.waitstatus_to_exitcode(status)
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -300,31 +291,22 @@ def _replies(received: bytearray) -> Iterator[_Reply]:
 
 def _forked(trainings: dict[int, Training]) -> _Worker:
     """Forks a worker for these nodes, by rank; raises StartError."""
-    orders_end, orders = os.pipe()
-    replies, replies_end = os.pipe()
-    # A later worker must not keep them open.
-    close_in_children(orders)
-    close_in_children(replies)
-    host = os.getpid()
     try:
-        pid = os.fork()
+        process = ForkedProcess(partial(_work, trainings, os.getpid()), down=1, up=1)
     except OSError as error:
         raise StartError(f"a process that computes steps cannot be started: {error.strerror}") from error
-    if pid == 0:
-        # First: it must not outlive a host process that dies now.
-        die_with(host)
-        _work(trainings, orders_end, replies_end)
-    os.close(orders_end)
-    os.close(replies_end)
-    for fd in (orders, replies):
+    for fd in process.ends:
         os.set_blocking(fd, False)
-    return _Worker(pid, os.pidfd_open(pid), orders, replies)
+    orders, replies = process.ends
+    return _Worker(process, orders, replies)
 
 
-def _work(trainings: dict[int, Training], orders: int, replies: int) -> NoReturn:
-    """Computes what is ordered until the orders end, and ends the process."""
-    code = 1
-    try:
+def _work(trainings: dict[int, Training], host: int, orders: int, replies: int) -> int:
+    """Computes what is ordered until the orders end."""
+    # First: it must not outlive a host process that dies now.
+    die_with(host)
+    # The host process may be at its end.
+    with contextlib.suppress(BrokenPipeError):
         received = bytearray()
         while content := os.read(orders, _CHUNK):
             received += content
@@ -337,16 +319,7 @@ def _work(trainings: dict[int, Training], orders: int, replies: int) -> NoReturn
                     unsent, sent = _written(replies, unsent), time.monotonic()
             _written(replies, unsent)
             del received[:whole]
-        code = 0
-    except BrokenPipeError:  # the host process is at its end
-        code = 0
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            traceback.print_exception(error)
-    finally:
-        flush_output()
-        # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
-        os._exit(code)
+    return 0
 
 
 def _written(fd: int, content: bytes) -> bytes:

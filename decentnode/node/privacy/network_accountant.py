@@ -253,7 +253,7 @@ class NoiseOfMuffliato(Mechanism):
 
     def published(self) -> Matrix:
         # Divergences of the rounds add up. Of a graph that changes, each round has its own.
-        cycle = range(self.rounds) if self.graph.graph.period is None else self.graph.graph.cycle
+        cycle = range(self.rounds) if self.graph.graph.period is None else self.graph.graph.changes.rounds()
         divergences = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
         mean: Matrix = np.mean(divergences, axis=0)
         return network_privacy.epsilon(mean, self.rounds, self.delta)

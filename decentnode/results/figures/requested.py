@@ -54,7 +54,7 @@ def _drawn_rounds(graph: Graph, wanted: int | None) -> Sequence[int]:
         raise BadInput(f"--rounds: must be 1..{MOST_DRAWN_ROUNDS}, not {wanted}")
     if graph.static:
         return range(1)
-    consecutive = graph.consecutive_graphs
+    consecutive = graph.changes.spans
     if wanted is None and len(consecutive) > 1:
         return [rounds.start for rounds, _ in consecutive[:MOST_DRAWN_ROUNDS]]
     return range(wanted or min(graph.period or DRAWN_ROUNDS, DRAWN_ROUNDS))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError, dense_layout
 from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
@@ -18,7 +19,6 @@ from decentnode.options import NonNegativeFloat, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
 from decentnode.sharing.base import Requirements, Setup
 from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
-from decentnode.sharing.blocks.weighted_sum import is_finite
 
 UPDATE, MODEL, SPEED = range(3)
 """What a client sends after its local steps; the server's answer; steps per second, in both directions."""

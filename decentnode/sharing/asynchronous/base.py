@@ -20,10 +20,10 @@ from torch import Tensor
 from decentnode.core.payload import NotFinite, Payload, PayloadError
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
+from decentnode.core.vector import is_finite
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Promises, SharingBase
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 

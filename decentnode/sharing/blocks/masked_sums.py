@@ -93,5 +93,5 @@ class MaskedSums(Sharing):
 
 def all_senders(graph: WeightedGraph) -> list[tuple[int, ...]]:
     """The sources of each rank, round by round: of one period, or of `TRIED_ROUNDS`."""
-    rounds = graph.graph.sample_rounds(TRIED_ROUNDS)
+    rounds = graph.graph.changes.rounds(TRIED_ROUNDS)
     return [graph.graph.sources(rank, t) for t in rounds for rank in range(graph.num_nodes)]

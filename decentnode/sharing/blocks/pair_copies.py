@@ -9,13 +9,13 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload
 from decentnode.core.registry import name_of
-from decentnode.core.state import Stateful
-from decentnode.core.vector import accumulator
+from decentnode.core.vector import accumulator, is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
+from decentnode.sharing.blocks.public_copy import Copies
 from decentnode.sharing.blocks.scalar_field import ScalarField
-from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -33,7 +33,7 @@ class PairDifference(NamedTuple):
     """The difference; None where the two ends build on different copies."""
 
 
-class PairCopies(Stateful):
+class PairCopies(Copies):
     """The copies of CHOCO (Koloskova et al., ICML 2019, Alg. 2) for each pair, for any sequence of graphs.
 
     q_ij = C(z_i - h_ij),   h_ij <- h_ij + q_ij,   p_i = sum_j w_ij (h_ji - h_ij)
@@ -45,12 +45,13 @@ class PairCopies(Stateful):
     A payload has the basis of its copies. Where the two ends differ, because one missed a payload, both skip
     the exchange and start the pair again, from the initial signal. A node that was given another model does
     not have that signal. Then the pair starts from zero. After `memory` rounds without an exchange both ends
-    forget a pair. State: the initial signal and 2 d for each pair.
+    forget a pair. State: the initial signal, p_i and 2 d for each pair.
     """
 
-    state: ClassVar = ("reference", "mark", "from_zero", "last", "own", "theirs")
+    state: ClassVar = ("reference", "mark", "from_zero", "last", "own", "theirs", "p", "guard")
 
-    def __init__(self, memory: int | None = None) -> None:
+    def __init__(self, guard: DivergenceGuard | None = None, memory: int | None = None) -> None:
+        super().__init__(guard)
         self.memory = memory
         self.from_zero: list[int] = []
         """Peers whose initial signal is another one."""
@@ -63,19 +64,19 @@ class PairCopies(Stateful):
         self._sent: dict[int, Payload] = {}
 
     def begin(self, z: Tensor) -> None:
-        """Receives the signal that all nodes start from, shape (d,), so that no node sends it."""
+        if self.guard is not None:
+            self.guard.begin(z)
         self.reference = z.to(accumulator(z.dtype), copy=True)
         digest = blake2b(self.reference.cpu().numpy().tobytes(), digest_size=7).digest()
+        self.p = torch.zeros_like(self.reference)
         self.mark = ZERO - 1 - int.from_bytes(digest, "little")
 
     def layout(self, inner_layout: Layout) -> Layout:
-        """The layout of a payload with its basis."""
         return BASIS.layout(inner_layout)
 
     def send(
         self, sharing: Sharing, z: Tensor, view: View, chain: Chain, phase: int = 0
     ) -> dict[int, Payload]:
-        """Encodes z_i - h_ij for each target j."""
         self._forget(view.round)
         self._sent = {}
         for j in view.targets:
@@ -87,9 +88,11 @@ class PairCopies(Stateful):
             self._sent[j] = chain.encode(difference, context)
         return {j: BASIS.join(payload, self._basis(j)) for j, payload in self._sent.items()}
 
-    def learn(self, sharing: Sharing, incoming: Incoming, view: View, chain: Chain, phase: int = 0) -> Tensor:
-        """Advances the copies of all pairs that exchanged; returns p_i, shape (d,)."""
-        p = torch.zeros_like(self.reference)
+    def learn(
+        self, sharing: Sharing, incoming: Incoming, view: View, chain: Chain, phase: int = 0,
+        scratch: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        p = self.p = torch.zeros_like(self.reference)
         arrived = sharing.decode_each(
             incoming,
             view,
@@ -106,10 +109,19 @@ class PairCopies(Stateful):
             self._advance(self.theirs, j, difference.q)
             self.last[j] = view.round
             p.add_(self.theirs[j] - self.own[j], alpha=view.weights[j])
-        return p
+        if self.guard is not None:
+            self.guard.check(p, sharing, view)
+
+    def check_chain(self, sharing: Sharing, chain: Chain) -> None:
+        for index, stage in enumerate(chain.stages):
+            if stage.remembers:
+                raise BadInput.at(
+                    f"transforms[{index}]",
+                    f"{name_of(stage)} remembers one thing that was sent to all, but "
+                    f"{name_of(sharing)} sends each neighbor another payload; leave it out",
+                )
 
     def drop(self, j: int) -> None:
-        """Starts the pair with j again at the next exchange."""
         for known in (self.last, self.own, self.theirs):
             known.pop(j, None)
 
@@ -146,14 +158,3 @@ class PairCopies(Stateful):
         if j in copies:
             return copies[j]
         return torch.zeros_like(self.reference) if j in self.from_zero else self.reference
-
-
-def refuse_memory(sharing: Sharing, chain: Chain) -> None:
-    """Raises BadInput when a transform remembers what was sent: each neighbor is sent something else."""
-    for index, stage in enumerate(chain.stages):
-        if stage.remembers:
-            raise BadInput.at(
-                f"transforms[{index}]",
-                f"{name_of(stage)} remembers one thing that was sent to all, but "
-                f"{name_of(sharing)} sends each neighbor another payload; leave it out",
-            )

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, dense_layout
+from decentnode.core.vector import is_finite
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
-from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
+from decentnode.sharing.blocks.weighted_sum import Terms
 
 
 @dataclass

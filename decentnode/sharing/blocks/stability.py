@@ -43,7 +43,7 @@ def growth(graph: WeightedGraph, advance: Advance, mu: float = 0.0) -> float:
     a graph without a period, or with a very long one, the first rounds are used as if they were a period. Of
     graphs that hold one after the other it is the largest factor.
     """
-    consecutive = graph.graph.consecutive_graphs
+    consecutive = graph.graph.changes.spans
     return max(_growth(graph, rounds[: part.period or UNENDING], advance, mu) for rounds, part in consecutive)
 
 

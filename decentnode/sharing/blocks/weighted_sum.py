@@ -110,11 +110,6 @@ def fused_on(device: torch.device) -> Sum | None:
     return fused_sum
 
 
-def is_finite(x: Tensor) -> bool:
-    """Whether all elements are finite; checks single elements only where their sum is not finite."""
-    return isfinite(float(x.sum())) or bool(x.isfinite().all())
-
-
 def _add_up(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) -> None:
     first = sources[0]
     # Widened first: a product of a half-precision tensor would be rounded to half precision again.

@@ -14,13 +14,13 @@ from torch import Tensor
 from decentnode.core.payload import NotFinite
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
-from decentnode.core.vector import accumulator
+from decentnode.core.vector import accumulator, is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import NonNegative, Positive
 from decentnode.sharing.base import Incoming
-from decentnode.sharing.blocks.weighted_sum import is_finite, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.robust.order import pieces_of
 from decentnode.transforms.chain import Chain
@@ -134,7 +134,7 @@ class Aggregation(Robust):
         super().check(graph)
         if self.few != "refuse":
             return
-        for round in graph.graph.cycle:
+        for round in graph.graph.changes.rounds():
             for rank in range(graph.num_nodes):
                 models = 1 + len(graph.graph.sources(rank, round))
                 if self._inputs(models) < self.least():

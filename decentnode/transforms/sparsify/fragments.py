@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError
 from decentnode.core.registry import TRANSFORMS
@@ -65,35 +65,49 @@ class Fragments(Transform):
             raise BadInput(f"{what}; use count: {len(layers)} at most")
         parts = [layers[p :: self.count] for p in range(self.count)]
         if self.order == "sequential":
-            ends = [p * len(layers) // self.count for p in range(self.count + 1)]
-            parts = [layers[begin:end] for begin, end in pairwise(ends)]
-        self._turns = tuple(_joined(entry for layer in part for entry in layer) for part in parts)
+            parts = [layers[part] for part in even_parts(len(layers), self.count)]
+        self._turns = tuple(_parts_of(entry for layer in part for entry in layer) for part in parts)
         sizes = [sum(part.stop - part.start for part in turn) for turn in self._turns]
         values = Field(VALUES, input_layout.fields[0].dtype, max(sizes), variable=len(set(sizes)) > 1)
         return Layout((values,), self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        x = payload[VECTOR]
-        values = [x[part] for part in self._turns[context.round % self.count]]
-        return Payload.of(self.output_layout, {VALUES: torch.cat(values)})
+        turn = self._turns[context.round % self.count]
+        return Payload.of(self.output_layout, {VALUES: joined(payload[VECTOR], turn)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent."""
         values, turn = payload[VALUES], self._turns[context.round % self.count]
-        sizes = [part.stop - part.start for part in turn]
-        if values.numel() != sum(sizes):
-            raise PayloadError(f"{values.numel()} values where the fragment of the round has {sum(sizes)}")
+        fragments = divided(values, turn)
         (dense,) = self.input_layout.fields
         if context.fill is None:
             whole = values.new_zeros(dense.elements, dtype=dense.dtype)
         else:
             whole = context.fill.to(dense.dtype, copy=True)
-        for part, sent in zip(turn, torch.split(values, sizes), strict=True):
+        for part, sent in zip(turn, fragments, strict=True):
             whole[part] = sent
         return Payload.dense(whole)
 
 
-def _joined(entries: Iterable[Entry]) -> Turn:
+def even_parts(number: int, count: int) -> list[slice]:
+    """Returns `count` slices of so many things in their order, whose lengths differ by one at most."""
+    return [slice(number * k // count, number * (k + 1) // count) for k in range(count)]
+
+
+def joined(vector: Tensor, turn: Turn) -> Tensor:
+    """The values of some parts of a vector, one after the other."""
+    return torch.cat([vector[part] for part in turn])
+
+
+def divided(values: Tensor, turn: Turn) -> tuple[Tensor, ...]:
+    """The inverse of `joined`, for each part; raises PayloadError for another number of values."""
+    sizes = [part.stop - part.start for part in turn]
+    if values.numel() != sum(sizes):
+        raise PayloadError(f"{values.numel()} values where the fragments that are due have {sum(sizes)}")
+    return torch.split(values, sizes)
+
+
+def _parts_of(entries: Iterable[Entry]) -> Turn:
     """The parts of the vector that entries take, in its order; neighbors are one part."""
     turn: list[slice] = []
     for entry in sorted(entries, key=lambda entry: entry.offset):
