@@ -23,7 +23,7 @@ from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.results.partition_table import PartitionTable
 from decentnode.sharing.base import Sharing
-from decentnode.training.tasks import NextToken
+from decentnode.training.tasks.base import Task
 
 HASHED_ROWS = 4096
 """Samples that are hashed at a time."""
@@ -145,10 +145,8 @@ class RunSamples:
     def table(self, settings: Settings) -> PartitionTable:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
-        # Tokens are labels that each rank has all of.
-        counted = not isinstance(settings.task.make(), NextToken) and (
-            1 < self.dataset.num_classes <= MOST_LABELS
-        )
+        task: Task = settings.task.make()
+        counted = task.labels_tell_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
         return PartitionTable(
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],

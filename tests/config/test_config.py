@@ -300,6 +300,8 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
         sections["faults"]["items"],
         sections["adversaries"]["items"],
         records["writers"]["items"],
+        schema["$defs"]["distribution"],
+        schema["$defs"]["slowdown"],
     ]
     offered = [section_names(section) for section in in_order_of_registries]
     assert offered == [set(registry.classes()) for registry in REGISTRIES]
