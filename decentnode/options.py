@@ -47,9 +47,9 @@ def option(
     return field(default=default, metadata={Effect: Effect(changes, timing, per_host)})
 
 
-def effect_of(cls: Callable[..., Any], name: str, otherwise: Effect = MODELS) -> Effect:
-    """Returns the effect of an option of a class; `otherwise`: that of one whose field says nothing."""
+def effect_of(cls: Callable[..., Any], name: str, usual_effect: Effect = MODELS) -> Effect:
+    """Returns the effect of an option of a class; `usual_effect`: that of one whose field says nothing."""
     declared: dict[str, Effect] = {}
     if is_dataclass(cls):
         declared = {f.name: f.metadata[Effect] for f in fields(cls) if Effect in f.metadata}
-    return declared.get(name, otherwise)
+    return declared.get(name, usual_effect)

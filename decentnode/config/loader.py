@@ -129,22 +129,22 @@ def resolved(settings: Settings, with_objects: bool = False, keep: Keep | None =
 
 def plain(
     value: Any, with_objects: bool = False, keep: Keep | None = None, effect: Effect = MODELS,
-    inside: Effect = MODELS,
+    inner_effect: Effect = MODELS,
 ) -> Any:  # fmt: skip
     """Returns `value` as dicts, lists, texts and numbers; objects from Python only if they are wanted.
 
-    `keep` selects the options of sections and plug-ins, and with `effect` the name of a plug-in. `inside`:
-    the effect of the options whose class says nothing, which is that of the option that holds them.
+    `keep` selects the options of sections and plug-ins, and with `effect` the name of a plug-in.
+    `inner_effect`: that of options whose class says nothing; it is that of the option that holds them.
     """
 
-    def part(inner: Any, effect: Effect = effect, inside: Effect = inside) -> Any:
-        return plain(inner, with_objects, keep, effect, inside)
+    def part(inner: Any, effect: Effect = effect, inner_effect: Effect = inner_effect) -> Any:
+        return plain(inner, with_objects, keep, effect, inner_effect)
 
     def options(cls: Callable[..., Any], values: Mapping[str, Any], of_plugin: bool) -> dict[str, Any]:
-        effects = {name: effect_of(cls, name, inside) for name in values}
+        effects = {name: effect_of(cls, name, inner_effect) for name in values}
         # The plug-in of a section may have an option that is wanted where its name is not.
         return {
-            name: part(inner, effects[name], effects[name] if of_plugin else inside)
+            name: part(inner, effects[name], effects[name] if of_plugin else inner_effect)
             for name, inner in values.items()
             if keep is None or keep(effects[name]) or (isinstance(inner, Plugin) and not of_plugin)
         }
@@ -238,7 +238,7 @@ def agreed_keys(settings: Settings) -> str:
 
 
 def without_paths(plugin: P) -> P:
-    """Returns the plug-in without the options that name files, nor those of a plug-in inside."""
+    """Returns the plug-in without the options that name files, nor those of a plug-in inner_effect."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}
     return replace(plugin, options=kept).with_inner(without_paths)

@@ -48,7 +48,7 @@ def made(
             continue
         hint = parameters[option][0]
         try:
-            values[option] = typed_parts(hint, value, _Nested(usual))
+            values[option] = typed_parts(hint, value, _MadeParts(usual))
         except (TypeMismatch, BadInput) as error:
             defects += [defect.below((option,)) for defect in error.defects]
     for option, (hint, default) in parameters.items():
@@ -64,7 +64,7 @@ def made(
 
 
 @dataclass(frozen=True)
-class _Nested:
+class _MadeParts:
     """Makes plug-ins and sections among the options of a plug-in."""
 
     usual: Mapping[str, Any] | None

@@ -151,7 +151,7 @@ class PluginParser:
                 return default
         given = section.get(name, default)
         try:
-            value = typed_parts(hint, given, _Nested(self), place)
+            value = typed_parts(hint, given, _ParsedParts(self), place)
         except TypeMismatch as unfit:
             self.document.report(*(defect.below(place) for defect in unfit.defects))
             return default
@@ -272,7 +272,7 @@ class PluginParser:
 
 
 @dataclass(frozen=True)
-class _Nested:
+class _ParsedParts:
     """Makes plug-ins and sections among the options of a plug-in or a section, and tries them."""
 
     parser: PluginParser

@@ -145,19 +145,19 @@ class _Parts:
 
     def __init__(self) -> None:
         self.found: dict[Any, Any] = {}
-        self._failed: list[Sequence[Defect]] = []
+        self._defects: list[Sequence[Defect]] = []
 
     def add(self, name: str | int, make: Callable[[], Any], key: Key | None = None) -> None:
         """Adds what `make` returns; `key`: where it is in the value, by default at its name."""
         try:
             self.found[name] = make()
         except TypeMismatch as unfit:
-            self._failed.append([defect.below((name,) if key is None else key) for defect in unfit.defects])
+            self._defects.append([defect.below((name,) if key is None else key) for defect in unfit.defects])
 
     def refuse(self, *defects: Defect) -> None:
         """Raises TypeMismatch if there are defects."""
-        if defects or self._failed:
-            raise TypeMismatch([*defects, *chain.from_iterable(self._failed)])
+        if defects or self._defects:
+            raise TypeMismatch([*defects, *chain.from_iterable(self._defects)])
 
 
 def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
@@ -231,6 +231,8 @@ def _meant_part(hint: Any, value: Any) -> Any:
     named = [choice for choice in holding if is_plugin(choice) or inlined_in(choice)]
     if isinstance(value, Mapping):
         counts = {choice: _known_keys(choice, value) for choice in choices if _takes_keys(choice)}
+        if len(counts) > 1 and not any(counts.values()):
+            raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
         likely = [choice for choice, count in counts.items() if count == max(counts.values())]
         return likely[0] if len(likely) == 1 and likely[0] in holding else None
     if value is None or isinstance(value, bool | int | float) or any(_fits(c, value) for c in others):

@@ -70,8 +70,8 @@ def package_of(cls: object) -> PluginModule | None:
     if module[0] in (OWN, "torch"):
         return None
 
-    def shared(one: PluginModule) -> int:
-        pairs = zip(module, one.module.split("."), strict=False)
+    def shared(plugin_module: PluginModule) -> int:
+        pairs = zip(module, plugin_module.module.split("."), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     return max(filter(shared, plugin_modules()), key=shared, default=None)

@@ -25,7 +25,7 @@ from decentnode.transforms.chain import Chain
 
 
 @dataclass
-class Level:
+class LevelScheme:
     """A scheme, and the transforms of its chain, which are a key beside its options."""
 
     scheme: Annotated[Sharing, INLINED]
@@ -55,8 +55,8 @@ class Levels(SchemeWrapper):
         wire="that of the inner scheme, and for heads that of the outer one, in its rounds",
     )
 
-    inner: Level = field(default_factory=lambda: Level(Gossip()))
-    outer: Level = field(default_factory=lambda: Level(Gossip()))
+    inner: LevelScheme = field(default_factory=lambda: LevelScheme(Gossip()))
+    outer: LevelScheme = field(default_factory=lambda: LevelScheme(Gossip()))
 
     def __post_init__(self) -> None:
         refuse(self._defects())

@@ -66,7 +66,7 @@ class UniformDistribution(Distribution):
 
 @DISTRIBUTIONS.register("exponential")
 @dataclass(frozen=True)
-class Exponential(Distribution):
+class ExponentialDistribution(Distribution):
     """Draws exponential numbers of that mean (Johnson, Kotz and Balakrishnan, vol. 1, 1994, Ch. 19)."""
 
     mean: PositiveFloat | str

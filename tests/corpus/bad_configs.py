@@ -662,7 +662,7 @@ name: choco_per_edge, memory: 0 | 14 sharing.memory | must be a whole number > 0
 name: levels | 14 sharing | levels needs a graph of two levels, such as hierarchical; file has one
 name: levels, inner: {name: gossip, fil: own}
     | 14 sharing.inner.fil | unknown option of gossip; did you mean 'fill'?
-name: levels\n  inner: {fill: 1}\n  outer: {name: fed_avg, eta: 0, transforms: [cats, {name: cast, dtype: 1}]}
+name: levels,\n  inner: {fill: 1},\n  outer: {name: fed_avg, eta: 0, transforms: [cats, {name: cast, dtype: 1}]}
     | 15 sharing.inner.name | missing; name one of: ...
     | 16 sharing.outer.eta | must be a number > 0, not 0
     | 16 sharing.outer.transforms[0] | unknown transform 'cats'; did you mean 'cast'? (known: ...
@@ -1370,12 +1370,11 @@ time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4,
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'
     | training.pace.slowdown.sigma | unknown option of exponential (known: drawn)
 'communication={name: simulated, uplink: {distribution: lognormal, medain: 1}}'
-    | communication.uplink.median | missing; it must be a number > 0 or text
     | communication.uplink.medain | unknown option of lognormal; did you mean 'median'?
 'communication={name: simulated, latency: {edges: 5, others: {distribution: gauss}}, uplink: {mean: 1}}'
-    | communication.latency.edges | must be text or a list of lists of exactly 3 (...), not 5
     | communication.latency.others.distribution | unknown distribution 'gauss' (known: exponential, ...
-    | communication.uplink | must be a number >= 0 or text or a list of a number >= 0 or text or ...
+    | communication.latency.edges | must be text or a list of lists of exactly 3 (...), not 5
+    | communication.uplink | must be a number >= 0 or text or a list of ... or a distribution or a mapping ...
 'training.pace={step_seconds: 0.01, slowdown: {distribution: lognormal, sigma: 9, drwn: rank}, devise: phone}'
     | training.pace.slowdown.drwn | unknown option of lognormal; did you mean 'drawn'?
     | training.pace.slowdown.sigma | must be a number > 0 and <= 3, not 9

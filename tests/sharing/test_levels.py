@@ -11,7 +11,7 @@ from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, default_weights
 from decentnode.graph.roles import Hierarchical
 from decentnode.sharing import Choco, FedAvg, FedStc, Gossip, GradientTracking, Levels, NoSharing
-from decentnode.sharing.levels import Level
+from decentnode.sharing.levels import LevelScheme
 from decentnode.testing import Lockstep, bound, random_models
 from decentnode.transforms import Cast
 
@@ -45,7 +45,7 @@ def test_gossip_in_both_levels_is_the_product_of_their_matrices():
 
 def test_each_level_has_a_chain_of_its_own():
     graph = Hierarchical(N, K, every=EVERY)
-    outer = lambda: Level(Gossip(), (Cast("bf16"),))
+    outer = lambda: LevelScheme(Gossip(), (Cast("bf16"),))
     network = Lockstep(lambda: Levels(outer=outer()), graph, random_models(N, 10))
     sizes = []
     for _ in range(2):
@@ -63,7 +63,11 @@ def test_fed_avg_in_both_levels_is_hierarchical_fed_avg(outer):
     start = random_models(1).expand(N, -1).clone()
     setup_of = lambda rank: {"samples": samples[rank]}
     network = Lockstep(
-        lambda: Levels(Level(FedAvg()), Level(top())), graph, start, weights=Uniform(), setup_of=setup_of
+        lambda: Levels(LevelScheme(FedAvg()), LevelScheme(top())),
+        graph,
+        start,
+        weights=Uniform(),
+        setup_of=setup_of,
     )
     targets = random_models(N, seed=3)
     edges = np.tile(start[0].numpy(), (4, 1))
@@ -87,13 +91,13 @@ def refused(graph, sharing):
 
 def test_a_level_takes_what_its_graph_can_do():
     served = Hierarchical(N, K, inner="federated")
-    assert refused(served, Levels(Level(FedAvg()))) == []
+    assert refused(served, Levels(LevelScheme(FedAvg()))) == []
     assert refused(served, Levels())[0].startswith("gossip is for peers, but the inner level has")
     assert refused(served, Gossip()) == [
         "gossip is for peers, but hierarchical has a server; use one of: levels"
     ]
     assert refused(served, FedAvg()) == ["fed_avg is for one level, but hierarchical has two; use levels"]
-    (line,) = refused(Hierarchical(N, K, every=2), Levels(outer=Level(Choco())))
+    (line,) = refused(Hierarchical(N, K, every=2), Levels(outer=LevelScheme(Choco())))
     assert line.startswith("choco needs a graph that is the same in every round; this one is not")
     (line,) = refused(FullyConnected(4), Levels())
     assert line == "levels needs a graph of two levels, such as hierarchical; fully_connected has one"
@@ -120,7 +124,7 @@ def test_a_level_takes_what_its_graph_can_do():
 )
 def test_schemes_that_do_not_work_in_their_level_are_refused_together(inner, outer, lines):
     with pytest.raises(BadInput) as caught:
-        Levels(Level(inner), Level(outer))
+        Levels(LevelScheme(inner), LevelScheme(outer))
     assert str(caught.value).splitlines() == lines
 
 
