@@ -662,10 +662,10 @@ name: choco_per_edge, memory: 0 | 14 sharing.memory | must be a whole number > 0
 name: levels | 14 sharing | levels needs a graph of two levels, such as hierarchical; file has one
 name: levels, inner: {name: gossip, fil: own}
     | 14 sharing.inner.fil | unknown option of gossip; did you mean 'fill'?
-name: levels,\n  inner: {fill: 1},\n  outer: {name: fed_avg, eta: 0, transforms: [cats, {name: cast, dtype: 1}]}
+name: levels,\n  inner: {fill: 1},\n  outer: {name: fed_avg, eta: 0, transforms: [no, {name: cast, dtype: 1}]}
     | 15 sharing.inner.name | missing; name one of: ...
     | 16 sharing.outer.eta | must be a number > 0, not 0
-    | 16 sharing.outer.transforms[0] | unknown transform 'cats'; did you mean 'cast'? (known: ...
+    | 16 sharing.outer.transforms[0] | unknown transform 'no' (known: ...
     | 16 sharing.outer.transforms[1].dtype | must be 'fp16' or 'bf16', not 1
 name: levels, inner: secure_aggregation, outer: gradient_tracking
     | 14 sharing.inner | secure_aggregation does not work in a level; use gossip or fed_avg
