@@ -14,6 +14,8 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 Probability = Annotated[float, Ge(0), Le(1)]
 Bits = Annotated[int, Ge(1), Le(8)]
 NAMES_FILE = "a text that is there as a file is its path"
+INLINED = "its name and its options are keys of the section around it"
+"""Marks a plug-in among the fields of a section, whose other fields are keys beside its options."""
 TextOrFile = Annotated[str, NAMES_FILE]
 """A text such as `20 ms`, or the path of a file, which is looked for as other paths are."""
 Port = Annotated[int, Gt(0), Lt(65536)]
@@ -45,9 +47,9 @@ def option(
     return field(default=default, metadata={Effect: Effect(changes, timing, per_host)})
 
 
-def effect_of(cls: Callable[..., Any], name: str) -> Effect:
-    """Returns the effect of an option of a class; where its field says nothing, it changes the models."""
+def effect_of(cls: Callable[..., Any], name: str, usual_effect: Effect = MODELS) -> Effect:
+    """Returns the effect of an option of a class; `usual_effect`: that of one whose field says nothing."""
     declared: dict[str, Effect] = {}
     if is_dataclass(cls):
         declared = {f.name: f.metadata[Effect] for f in fields(cls) if Effect in f.metadata}
-    return declared.get(name, MODELS)
+    return declared.get(name, usual_effect)

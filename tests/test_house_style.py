@@ -375,7 +375,8 @@ def test_the_drawing_of_the_packages_is_the_table():
 
 
 CORE = {
-    "atomic_files", "byte_counters", "clock", "control_groups", "hooks", "line_file", "payload", "polling",
+    "atomic_files", "byte_counters", "clock", "control_groups", "hooks", "line_file", "packages",
+    "payload", "polling",
     "process_setup", "registry", "rng", "state", "streams", "text", "timeouts", "vector", "version",
 }  # fmt: skip
 """What belongs to no other package; nothing is added here."""
@@ -499,6 +500,42 @@ def examples() -> str:
     paths = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "eval").rglob("*.yaml")]
     paths += [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     return "\n".join(path.read_text() for path in paths)
+
+
+ASKED_BY_CLASS = {
+    # Studies of what one scheme shows, and the theorem of its paper.
+    "attacks/active/weight_claim.py": {"PushSum"},
+    "attacks/passive/replay.py": {"Relayed", "Shatter"},
+    "attacks/passive/sight.py": {"Choco", "ChocoPerEdge", "Muffliato", "SecureAggregation", "ZipDl"},
+    "node/privacy/network_accountant.py": {"DpSgd", "Muffliato"},
+    # Schemes that are made for one graph, and what one transform alone may do.
+    "sharing/blocks/stability.py": {"Cast"},
+    "sharing/mosaic.py": {"MosaicGraph"},
+    "sharing/overlays/flipper.py": {"Flipper"},
+    "sharing/overlays/similarity.py": {"Similarity"},
+    "sharing/shatter.py": {"Relayed"},
+    # Commands about one plug-in, and tests of the state of some.
+    "cli/attack.py": {"Record"},
+    "cli/network.py": {"Simulated"},
+    "testing/invariants.py": {"Choco", "DeepSqueeze", "ErrorFeedback", "PushSum"},
+}
+"""Files that ask for the class of a plug-in of another package, with the classes."""
+
+
+def test_nothing_asks_for_the_class_of_a_plugin_but_for_its_promises():
+    """Only the package of a kind knows its classes; others read what a plug-in declares."""
+    packages: dict[str, set[str]] = {}
+    for _, _, cls in PLUGINS:
+        packages.setdefault(cls.__name__, set()).add(package(cls.__module__))
+    asked: dict[str, set[str]] = {}
+    for path, node in nodes(PACKAGE, ast.Call):
+        if called(node) in ("isinstance", "issubclass"):
+            file = path.relative_to(ROOT / "decentnode")
+            named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+            own = {name for name, homes in packages.items() if file.parts[0] in homes}
+            if foreign := named & packages.keys() - own:
+                asked.setdefault(file.as_posix(), set()).update(foreign)
+    assert asked == ASKED_BY_CLASS
 
 
 def test_a_plugin_appears_in_a_shipped_configuration_or_a_test():

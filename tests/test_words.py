@@ -38,6 +38,8 @@ NAMED_BY_ROLE = {
     "Graph base": "the key of the file",
     "Level inner": "the key of the file",
     "Level outer": "the key of the file",
+    "LevelScheme inner": "the key of the file",
+    "LevelScheme outer": "the key of the file",
     "View levels": "a view for each level of a hierarchy",
     "_Comment y": "the key of LEAF's files",
 }

@@ -16,7 +16,6 @@ from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
 from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
-from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.wrapper import SchemeWrapper
 
 Seen = Mapping[int, Tensor]
@@ -87,7 +86,7 @@ class Attack(Adversary):
             )
         if not self.ranks:
             yield Defect(("ranks",), "no rank is given; name the ranks of the adversaries")
-        if self.needs_models and (not isinstance(sharing, Gossip) or sharing.promises.protects):
+        if self.needs_models and (not sharing.promises.shows_models or sharing.promises.protects):
             yield Defect(
                 (),
                 f"{name_of(self)} needs the models of neighbors, and {name_of(sharing)} does not show them; "

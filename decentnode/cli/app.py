@@ -525,7 +525,9 @@ def schema() -> None:
 
     import_torch()
     from decentnode.config.json_schema import json_schema
+    from decentnode.core.packages import load_plugins
 
+    load_plugins()
     print_lines([json.dumps(json_schema(), indent=2)])
 
 

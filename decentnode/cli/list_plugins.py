@@ -8,12 +8,14 @@ from typing import Any
 
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.type_check import REQUIRED, describe
+from decentnode.core.packages import package_of
 from decentnode.core.registry import (
     REGISTRIES,
     Registry,
     guess,
     is_misspelt,
     letters,
+    loaded_plugins,
 )
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import SharingBase
@@ -28,6 +30,7 @@ def plugin_lines(
     `word`: a kind, or a plug-in's name; `name`: one of that kind, or `module:Class`. `with_options`: those of
     several, too. Raises UnknownPlugin.
     """
+    problems = loaded_plugins()
     kind, name = chosen(word, name) if word else (None, None)
     for registry in REGISTRIES:
         if kind not in (None, registry.kind):
@@ -40,8 +43,10 @@ def plugin_lines(
         for key, cls in classes.items():
             yield f"  {key:<20} {first_line(cls)}"
             more = [*further_lines(cls)] if name else []
+            more += [f"of the package {package}"] if name and (package := package_of(cls)) else []
             more += [*properties(cls), *options(registry, cls)] if name or with_options else []
             yield from (f"      {line}" for line in more)
+    yield from problems
     if name is None and not with_options:
         yield f"Options: decentnode list {kind or 'KIND'} NAME; those of all: --options"
 

@@ -403,6 +403,14 @@ class Communication(ABC):
         """What it needs, as its options say."""
         return TransportPlan()
 
+    @property
+    def most_flows(self) -> int | None:
+        """The most directed links that may carry messages at once; None: any number."""
+        return None
+
+    def check_nodes(self, nodes: int) -> None:  # noqa: B027 - most serve any number
+        """Raises BadInput where an option does not fit so many nodes."""
+
     @abstractmethod
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         """Binds the sockets that peers connect to; called once, after the fork.

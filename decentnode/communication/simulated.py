@@ -15,7 +15,7 @@ from annotated_types import Ge, Lt
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
-from decentnode.core.registry import COMMUNICATIONS
+from decentnode.core.registry import COMMUNICATIONS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.options import option
@@ -93,7 +93,7 @@ class Simulated(Communication):
 
         def shown(quantity: object, unit: str) -> str:
             if isinstance(quantity, Distribution):
-                return quantity.distribution
+                return name_of(quantity)
             if isinstance(quantity, Regions):
                 return f"of {len(quantity.regions or quantity.times)} regions ({quantity.table})"
             if isinstance(quantity, Edges):
@@ -113,10 +113,12 @@ class Simulated(Communication):
 
     @property
     def most_flows(self) -> int | None:
-        """The most directed links that may carry messages at once; None: any number."""
         limits = (self.uplink, self.downlink, self.bandwidth, self.tcp)
         is_limited = any(limit is not None for limit in limits)
         return MOST_FLOWS if self.network_model == "fair" and is_limited else None
+
+    def check_nodes(self, nodes: int) -> None:
+        self.network_of(nodes)
 
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""

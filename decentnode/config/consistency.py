@@ -21,10 +21,9 @@ from decentnode.core.vector import DTYPES, HALVES, needs_float32
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
-from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
+from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
-from decentnode.sharing.gossip import Gossip
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import TrainingSettings
 from decentnode.transforms.base import Transform
@@ -200,7 +199,7 @@ def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     scheme, name = name_of(sharing), name_of(graph)
     if sharing.requirements.levels:
         what = f"{scheme} needs a graph of two levels, such as hierarchical; {name} has one"
-        pairs = zip(graph.levels, getattr(sharing, "schemes", ()), strict=False)
+        pairs = zip(graph.levels, sharing.schemes, strict=False)
         for level, inner in pairs:
             yield from _capabilities(level, inner)
             yield from _servers(level, inner)
@@ -249,7 +248,7 @@ def _negotiated(
     if sharing.requirements.co_senders:
         what = f"{scheme} needs to know all that a neighbor receives from, and {name} does not say so"
         yield Defect(("sharing",), f"{what}; use epidemic_oracle")
-    if not isinstance(weights, MetropolisHastings | Uniform):
+    if not weights.serves_negotiated:
         yield Defect(("sharing", "weights"), f"{name} has metropolis_hastings weights; leave it out")
     if overlap and graph.needs_local_steps:
         what = f"{name} of gradients needs the models as the local steps have left them; leave it out"
@@ -312,7 +311,7 @@ def _overlap(
     elif not sharing.promises.keeps_change and all(t.least_layers == 1 for t in transforms):
         # A round of an outer step may have no local steps beside it.
         every = training.train_every
-        if every == 1 or not isinstance(sharing, Gossip) or sharing.outer_every % every:
+        if every == 1 or sharing.promises.lost_every % every:
             what = "would lose all local steps beside an outer step, which replaces the whole model"
             remedy = "sharing.blend, fragments in the chain, or training.train_every: 2 with outer_every: 2"
             yield Defect(key, f"{what}; give {remedy}")

@@ -1,5 +1,7 @@
 """The JSON schema of configurations, with which editors complete and check them."""
 
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin
 
 from decentnode.config.extends import EXTENDS
@@ -7,10 +9,20 @@ from decentnode.config.plugin import keys_of_kind, named_in
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.sections import is_value, scalar_parameters
 from decentnode.config.settings import Settings, TimeModelSettings, TrainingSection
-from decentnode.config.type_check import REQUIRED, Parameters, bare, holds, parameters_of, schema_of
-from decentnode.core.registry import TRAININGS, Registry
-from decentnode.graph.base import GRAPH_FILE, Graph
-from decentnode.sharing.blocks.outer import OptimizerMaker
+from decentnode.config.torch_classes import OPTIMIZERS
+from decentnode.config.type_check import (
+    REQUIRED,
+    Parameters,
+    bare,
+    choices_of,
+    holds_plugins,
+    inlined_in,
+    is_plugin,
+    parameters_of,
+    schema_of,
+)
+from decentnode.core.registry import TRAININGS, Registry, registry_of
+from decentnode.graph.base import GRAPH_FILE
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -82,22 +94,62 @@ class SchemaBuilder:
         section["properties"] |= shared
         return section
 
-    def plugin(self, registry: Registry, default: str = "", generic: Schema | None = None) -> Schema:
+    def plugin(
+        self, registry: Registry, default: str = "", generic: Schema | None = None, base: Any = object
+    ) -> Schema:
         """Returns the schema of a plug-in: its name, or a mapping whose `name` selects the other keys."""
-        classes = registry.classes()
+        classes = {
+            name: cls
+            for name, cls in registry.classes().items()
+            if registry_of(base) is None or issubclass(cls, base)
+        }
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}
         if registry.kind == "graph":
             named["anyOf"].append({"pattern": f"^{GRAPH_FILE}$"})
         choices = []
         for name, cls in classes.items():
-            options = self.object(parameters_for(registry, cls), {"name": {"const": name}} | (generic or {}))
-            # Without `required` the condition also holds without a name, which means the default.
-            asked = [] if name == default else ["name"]
-            choices.append(
-                {"if": {"properties": {"name": {"const": name}}, "required": asked}, "then": options}
+            options = self.object(
+                parameters_for(registry, cls), {registry.key: {"const": name}} | (generic or {})
             )
-        section = {"type": "object", "properties": {"name": named}, "allOf": choices}
+            # Without `required` the condition also holds without a name, which means the default.
+            asked = [] if name == default else [registry.key]
+            choices.append(
+                {"if": {"properties": {registry.key: {"const": name}}, "required": asked}, "then": options}
+            )
+        section = {"type": "object", "properties": {registry.key: named}, "allOf": choices}
         return {"anyOf": [{"type": "string"} | named, section]}
+
+    def nested(self, hint: Any) -> Schema:
+        """Returns the schema of one choice of a type that holds plug-ins."""
+        if not holds_plugins(hint):
+            return self.value(hint, REQUIRED)
+        if is_plugin(hint):
+            registry = registry_of(hint) or OPTIMIZERS
+            return self._defined(registry.kind, lambda: self.plugin(registry, base=hint))
+        if is_dataclass(hint):
+            return self._defined(hint.__name__, lambda: self._nested_section(hint))  # type: ignore[union-attr]
+        first, *others = get_args(hint)
+        if others == [Ellipsis]:
+            return {"type": "array", "items": self.value(first, REQUIRED)}
+        parts = [self.value(part, REQUIRED) for part in (first, *others)]
+        return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
+
+    def _nested_section(self, cls: Any) -> Schema:
+        parameters, inlined = parameters_of(cls), inlined_in(cls)
+        if not inlined:
+            return self.object(parameters)
+        (base, *_) = get_args(parameters.pop(inlined)[0])
+        registry = registry_of(base)
+        assert registry is not None, "what is inlined is a plug-in"
+        beside = {name: self.value(*parameter) for name, parameter in parameters.items()}
+        return self.plugin(registry, generic=beside, base=base)
+
+    def _defined(self, name: str, make: Callable[[], Schema]) -> Schema:
+        """Returns a reference to a definition, which may refer to itself."""
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = make()
+        return {"$ref": f"#/$defs/{name}"}
 
     def object(self, parameters: Parameters, more: Schema | None = None) -> Schema:
         """Returns the schema of a mapping with these parameters, and no other keys than those in `more`."""
@@ -112,18 +164,14 @@ class SchemaBuilder:
 
     def value(self, hint: Any, default: Any) -> Schema:
         """Returns the schema of one value of a type, with its default where YAML can express it."""
-        if hint is Graph:
-            return {"$ref": "#/properties/graph"}
-        if holds(hint, Graph):
-            first, *others = get_args(hint)
-            if others == [Ellipsis]:
-                return {"type": "array", "items": self.value(first, REQUIRED)}
-            parts = [self.value(part, REQUIRED) for part in (first, *others)]
-            return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
-        if hint == OptimizerMaker | None:
-            optimizer = {"$ref": "#/properties/training/properties/optimizer"}
-            return {"anyOf": [optimizer, {"type": "null"}], "default": None}
-        found = schema_of(hint, "#/$defs/{model}")
-        self.definitions |= found.pop("$defs")
-        plain = default is None or isinstance(default, bool | int | float | str)
-        return found | {"default": default} if plain else found
+        if holds_plugins(hint):
+            choices = [self.nested(choice) for choice in choices_of(hint)]
+            found: Schema = choices[0] if len(choices) == 1 else {"anyOf": choices}
+        else:
+            found = schema_of(hint, "#/$defs/{model}")
+            self.definitions |= found.pop("$defs")
+        return found | {"default": default} if _is_plain(default) else found
+
+
+def _is_plain(default: Any) -> bool:
+    return default is None or isinstance(default, bool | int | float | str)

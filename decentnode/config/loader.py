@@ -14,12 +14,13 @@ from decentnode.config import overrides as command_line
 from decentnode.config.consistency import defects
 from decentnode.config.link_security import keys_beside
 from decentnode.config.overrides import Override
-from decentnode.config.plugin import Plugin, keys_of_kind
+from decentnode.config.plugin import Plugin, all_plugins, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.shipped import CONFIGS
-from decentnode.config.type_check import is_path, parameters_of
+from decentnode.config.type_check import inlined_in, is_path, parameters_of
+from decentnode.core.packages import package_of
 from decentnode.core.registry import PASSED, Registry
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
@@ -27,6 +28,7 @@ from decentnode.errors import Key, key_text
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
 from decentnode.options import MODELS, Effect, effect_of
+from decentnode.training.settings import Factory
 
 P = TypeVar("P", bound=Plugin)
 
@@ -83,9 +85,9 @@ def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection
 
     steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
     pace: Any = training.pace
-    if (slowed := training.slowed) is not None:
-        by_rank = {"slowdown": spelled_out(slowed.slowdown), "device": spelled_out(slowed.device)}
-        pace = replace(slowed, **by_rank)
+    if isinstance(pace, Factory):
+        by_rank = {name: spelled_out(pace.options[name]) for name in ("slowdown", "device")}
+        pace = replace(pace, options={**pace.options, **by_rank})
     return replace(training, steps_per_round=steps, epochs_per_round=epochs, pace=pace)
 
 
@@ -125,35 +127,42 @@ def resolved(settings: Settings, with_objects: bool = False, keep: Keep | None =
     return found
 
 
-def plain(value: Any, with_objects: bool = False, keep: Keep | None = None, effect: Effect = MODELS) -> Any:
+def plain(
+    value: Any, with_objects: bool = False, keep: Keep | None = None, effect: Effect = MODELS,
+    inner_effect: Effect = MODELS,
+) -> Any:  # fmt: skip
     """Returns `value` as dicts, lists, texts and numbers; objects from Python only if they are wanted.
 
     `keep` selects the options of sections and plug-ins, and with `effect` the name of a plug-in.
+    `inner_effect`: that of options whose class says nothing; it is that of the option that holds them.
     """
 
-    def part(inner: Any, effect: Effect = MODELS) -> Any:
-        return plain(inner, with_objects, keep, effect)
+    def part(inner: Any, effect: Effect = effect, inner_effect: Effect = inner_effect) -> Any:
+        return plain(inner, with_objects, keep, effect, inner_effect)
 
-    def options(cls: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        effects = {name: effect_of(cls, name) for name in values}
-        # A plug-in may have an option that is wanted where its name is not.
+    def options(cls: Callable[..., Any], values: Mapping[str, Any], of_plugin: bool) -> dict[str, Any]:
+        effects = {name: effect_of(cls, name, inner_effect) for name in values}
+        # The plug-in of a section may have an option that is wanted where its name is not.
         return {
-            name: part(inner, effects[name])
+            name: part(inner, effects[name], effects[name] if of_plugin else inner_effect)
             for name, inner in values.items()
-            if keep is None or keep(effects[name]) or isinstance(inner, Plugin)
+            if keep is None or keep(effects[name]) or (isinstance(inner, Plugin) and not of_plugin)
         }
 
     if isinstance(value, Plugin):
         is_passed = with_objects and value.name.startswith(f"{PASSED}:")
-        name = {"name": value.cls if is_passed else value.name} if keep is None or keep(effect) else {}
+        name = {value.key: value.cls if is_passed else value.name} if keep is None or keep(effect) else {}
         more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
-        return name | options(value.cls, value.options) | options(type(value), more)
+        return name | options(value.cls, value.options, True) | options(type(value), more, False)
+    if isinstance(value, Factory):
+        found, inlined = options(value.cls, value.options, True), inlined_in(value.cls)
+        return found.pop(inlined, {}) | found
     if isinstance(value, Mapping):
         return {str(key): part(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [part(inner) for inner in value]
     if is_dataclass(value):
-        return options(type(value), {f.name: getattr(value, f.name) for f in fields(value)})
+        return options(type(value), {f.name: getattr(value, f.name) for f in fields(value)}, False)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str | int | float | None):
@@ -169,7 +178,16 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
     It does not cover the samples that a machine has read.
     """
     content = with_contents(settings, graph, lambda effect: not effect.per_host)
-    return content | {"security": agreed_keys(settings)}
+    packages = {} if settings.failures.allow_different_code else packages_of(settings)
+    return content | {"security": agreed_keys(settings), "packages": packages}
+
+
+def packages_of(settings: Settings) -> dict[str, str]:
+    """Returns name and version of the installed packages whose plug-ins compute in a run."""
+    # Writers change no number of a run.
+    computing = replace(settings, records=replace(settings.records, writers=()))
+    found = filter(None, (package_of(plugin.cls) for plugin in all_plugins(computing)))
+    return dict(sorted({one.package: one.version for one in found}.items()))
 
 
 def with_contents(settings: Settings, graph: Graph, keep: Keep) -> dict[str, Any]:
@@ -220,7 +238,7 @@ def agreed_keys(settings: Settings) -> str:
 
 
 def without_paths(plugin: P) -> P:
-    """Returns the plug-in without the options that name files, nor those of a plug-in inside."""
+    """Returns the plug-in without the options that name files, nor those of a plug-in inner_effect."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}
     return replace(plugin, options=kept).with_inner(without_paths)

@@ -1,8 +1,8 @@
 """A plug-in from its name and options where there is no file: on the command line, and in a training loop."""
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from decentnode.config.type_check import (
     typed_parts,
     unknown_key,
 )
-from decentnode.core.registry import GRAPHS, Registry
+from decentnode.core.registry import GRAPHS, Registry, registry_of
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key, refuse
-from decentnode.graph.base import GRAPH_FILE, Graph
+from decentnode.graph.base import GRAPH_FILE
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
@@ -32,10 +32,10 @@ def made(
 
     Raises BadInput with a defect for each wrong option, whose key it is.
     """
-    options = {"name": named} if isinstance(named, str) else dict(named)
-    name = options.pop("name", None)
+    options = {registry.key: named} if isinstance(named, str) else dict(named)
+    name = options.pop(registry.key, None)
     if not isinstance(name, str):
-        raise BadInput(f"{registry.kind}: a mapping names its plug-in under 'name'")
+        raise BadInput(f"{registry.kind}: a mapping names its plug-in under '{registry.key}'")
     cls = registry.find(name, *folders)
     if not issubclass(cls, registry.bases):
         wanted = f"{registry.bases[0].__module__}.{registry.bases[0].__qualname__}"
@@ -48,7 +48,7 @@ def made(
             continue
         hint = parameters[option][0]
         try:
-            values[option] = typed_parts(hint, value, Graph, partial(_made_graph, usual))
+            values[option] = typed_parts(hint, value, _MadeParts(usual))
         except (TypeMismatch, BadInput) as error:
             defects += [defect.below((option,)) for defect in error.defects]
     for option, (hint, default) in parameters.items():
@@ -63,16 +63,25 @@ def made(
         raise BadInput(f"{registry.kind} {name}: {error}") from error
 
 
-def _made_graph(usual: Mapping[str, Any] | None, key: Key, value: Any) -> Graph:
-    """Makes a graph among the options of another one; raises TypeMismatch."""
-    if isinstance(value, str) and re.fullmatch(GRAPH_FILE, value):
-        value = {"name": "file", "path": value}
-    if isinstance(value, Graph):
-        return value
-    if not isinstance(value, str | Mapping):
-        raise TypeMismatch([Defect((), f"must be a name, or a mapping with its options, not {show(value)}")])
-    try:
-        graph: Graph = made(GRAPHS, value, usual)
-    except BadInput as error:
-        raise TypeMismatch(error.defects) from error
-    return graph
+@dataclass(frozen=True)
+class _MadeParts:
+    """Makes plug-ins and sections among the options of a plug-in."""
+
+    usual: Mapping[str, Any] | None
+
+    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
+        if isinstance(base, type) and isinstance(value, base):
+            return value
+        registry = registry_of(base)
+        if registry is GRAPHS and isinstance(value, str) and re.fullmatch(GRAPH_FILE, value):
+            value = {"name": "file", "path": value}
+        if registry is None or not isinstance(value, str | Mapping):
+            what = f"must be a name, or a mapping with its options, not {show(value)}"
+            raise TypeMismatch([Defect((), what)])
+        try:
+            return made(registry, value, self.usual)
+        except BadInput as error:
+            raise TypeMismatch(error.defects) from error
+
+    def section(self, key: Key, cls: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+        return cls(**options)

@@ -1,8 +1,7 @@
 """A plug-in that YAML names, and how fields of the settings say that they hold one."""
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Self, cast, get_args, get_origin
 
 import numpy as np
@@ -13,7 +12,7 @@ from decentnode.config.type_check import REQUIRED, Parameters, parameters_of
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
 from decentnode.models.base import model_of
-from decentnode.training.settings import Factory
+from decentnode.training.settings import Factory, instance, made
 
 SEEDED_KINDS = ("graph", "attack", "communication")
 """Kinds whose option `seed` is the run's seed where it is null."""
@@ -47,6 +46,8 @@ class Plugin(Factory):
     kind: str
     name: str
     """The name as in YAML: a registered one, or `module:Class`."""
+    key: str = "name"
+    """The key in YAML that names it (`Registry.key`)."""
     run_seed: int = 0
     """The seed that an option `seed` that is null stands for (`takes_run_seed`)."""
 
@@ -70,12 +71,16 @@ class Plugin(Factory):
     def _lacks_seed(self) -> bool:
         return self.options.get("seed", 0) is None and takes_run_seed(self.kind, self.cls)
 
+    @property
+    def needs_arguments(self) -> bool:
+        return self.kind == "optimizer"
+
     def make(self, *args: object) -> Any:
         """Makes a new instance that shares nothing; raises BadInput when the class refuses its options."""
         # A model may also be any torch.nn.Module from outside the package, which is wrapped.
         is_model = self.kind == "model"
         maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
-        options = {name: _made(value) for name, value in self.options.items()}
+        options = {name: made(value) for name, value in self.options.items()}
         if self.kind == "loss":
             hints = parameters_of(self.cls)
             options |= {
@@ -86,30 +91,41 @@ class Plugin(Factory):
             }
         if self._lacks_seed:
             options["seed"] = self.run_seed
-        return Factory(maker, options).make(*args)
+        return instance(maker, args, options)
 
 
 def plugins_in(option: Any) -> Iterator[Plugin]:
-    """Yields the plug-ins that an option is, or has in tuples."""
+    """Yields the plug-ins that an option is, or has in tuples and sections."""
     if isinstance(option, Plugin):
         yield option
-    elif isinstance(option, tuple):
-        for part in option:
-            yield from plugins_in(part)
+        return
+    parts = option.options.values() if isinstance(option, Factory) else option
+    for part in parts if isinstance(option, Factory | tuple) else ():
+        yield from plugins_in(part)
+
+
+def all_plugins(value: Any) -> Iterator[Plugin]:
+    """Yields the plug-ins that settings, or a part of them, hold at any depth."""
+    if isinstance(value, Plugin):
+        yield value
+    inner: Iterable[Any] = ()
+    if is_dataclass(value) and not isinstance(value, type):
+        inner = (getattr(value, field.name) for field in fields(value))
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    for part in inner:
+        yield from all_plugins(part)
 
 
 def changed(option: Any, change: Callable[[Plugin], Any]) -> Any:
     """Returns an option with what `change` returns in place of the plug-ins in it."""
     if isinstance(option, Plugin):
         return change(option)
+    if isinstance(option, Factory):
+        return replace(option, options={name: changed(v, change) for name, v in option.options.items()})
     return tuple(changed(part, change) for part in option) if any(plugins_in(option)) else option
-
-
-def _made(option: Any) -> Any:
-    """An option as the class takes it: an instance of a plug-in, but of an optimizer what makes it."""
-    if not any(plugins_in(option)):
-        return copy.deepcopy(option)
-    return changed(option, lambda plugin: plugin.make if plugin.kind == "optimizer" else plugin.make())
 
 
 def _weights(option: str, numbers: Any) -> Tensor:

@@ -19,24 +19,24 @@ from decentnode.config.type_check import (
     Parameters,
     TypeMismatch,
     describe,
-    holds,
+    holds_plugins,
     is_path,
     may_be_path,
     parameters_of,
     show,
-    typed,
     typed_parts,
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
-from decentnode.core.registry import GRAPHS, Registry, near_file
+from decentnode.core.registry import Registry, near_file, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
-from decentnode.graph.base import GRAPH_FILE, Graph
+from decentnode.graph.base import GRAPH_FILE
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
-from decentnode.sharing.blocks.outer import OptimizerMaker, check_outer
+from decentnode.sharing.blocks.outer import check_outer
 from decentnode.training.optim.uncompiled import uncompiled
+from decentnode.training.settings import Factory, made
 
 T = TypeVar("T")
 _SHIPPED: Mapping[str | int, Callable[[str | Path], Path | None]] = {"graph": find_graph, "base": find_config}
@@ -84,15 +84,23 @@ class PluginParser:
         self, key: Key, registry: Registry, default: str = "", generic: Iterable[str] = ()
     ) -> Plugin | None:
         """Returns the plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
-        name, section = self._named(key, registry, default)
+        return self.plugin_of(key, registry, self.get(key), default, generic)
+
+    def plugin_of(
+        self, key: Key, registry: Registry, value: Any, default: str = "", generic: Iterable[str] = (),
+        base: type | None = None,
+    ) -> Plugin | None:  # fmt: skip
+        """Returns the plug-in that a value at `key` names, or is; `base`: the class that it must have."""
+        name, section = self._named(key, registry, value, default)
+        where = (*key, registry.key) if isinstance(value, dict) else key
         cls: type | None = None
         if is_object(name):
             if passed := self.attempt(key, lambda: passed_plugin(registry, name)):
                 name, passed_class, given = passed
                 section = {**given, **section}
-                cls = passed_class if self._is_one(key, registry, name, passed_class) else None
+                cls = passed_class if self._is_one(key, registry, name, passed_class, base) else None
         elif name:
-            cls = self._find(key, registry, name)
+            cls = self._find(where, registry, name, base)
         if cls is None:
             return None
         parameters = parameters_for(registry, cls)
@@ -106,7 +114,9 @@ class PluginParser:
             return None
         if not is_dataclass(cls):
             options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
-        return Plugin(cls=cls, options=options, kind=registry.kind, name=name, run_seed=self._run_seed)
+        return Plugin(
+            cls=cls, options=options, kind=registry.kind, key=registry.key, name=name, run_seed=self._run_seed
+        )
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
         """Returns the result of `make`; None when it raises BadInput: its lines become defects at `key`."""
@@ -128,36 +138,38 @@ class PluginParser:
         return found if len(self.document.defects) == before and not unread else None
 
     def _option(self, key: Key, name: str, section: Mapping[str, Any], hint: Any, default: Any) -> Any:
+        place = (*key, name)
         if name not in section:
             if default is REQUIRED:
                 wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
-                self.document.add((*key, name), MISSING_KEY, wanted)
+                self.document.add(place, MISSING_KEY, wanted)
             # Machines that the user lists may be in several jobs, and a service may be in none.
             follows_job = hint == Port and self._starts_by_scheduler and not section.get("address")
-            return job_port(default) if follows_job and default is not REQUIRED else default
-        if hint == OptimizerMaker | None:
-            return self._outer((*key, name)) if section[name] is not None else None
+            if follows_job and default is not REQUIRED:
+                return job_port(default)
+            if default is REQUIRED or not holds_plugins(hint):
+                return default
+        given = section.get(name, default)
         try:
-            if holds(hint, Graph):
-                return typed_parts(
-                    hint, section[name], Graph, lambda part, _: self.plugin(part, GRAPHS), (*key, name)
-                )
-            value = typed(hint, section[name])
+            value = typed_parts(hint, given, _ParsedParts(self), place)
         except TypeMismatch as unfit:
-            self.document.report(*(defect.below((*key, name)) for defect in unfit.defects))
+            self.document.report(*(defect.below(place) for defect in unfit.defects))
             return default
-        if isinstance(section[name], dict) and is_dataclass(value):
+        if isinstance(given, dict) and not isinstance(value, Plugin):
             # Settings of several keys, such as those of `pace`, which may name files, too.
-            paths = {
-                inner: self._located((*key, name), inner, inner_hint, getattr(value, inner))
-                for inner, (inner_hint, _) in parameters_of(type(value)).items()
-            }
-            return replace(value, **paths)  # type: ignore[type-var]
+            if isinstance(value, Factory):
+                return replace(value, options=self._all_located(place, value.cls, value.options))
+            if is_dataclass(value):
+                return replace(value, **self._all_located(place, type(value), vars(value)))  # type: ignore[type-var]
         return self._located(key, name, hint, value)
 
-    def _outer(self, key: Key) -> Plugin | None:
-        """Returns the optimizer at `key`, tried on a flat vector."""
-        plugin = self.plugin(key, OPTIMIZERS)
+    def _all_located(self, key: Key, cls: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        parameters = parameters_of(cls)
+        return {name: self._located(key, name, parameters[name][0], values[name]) for name in parameters}
+
+    def optimizer(self, key: Key, value: Any) -> Plugin | None:
+        """Returns the optimizer at `key` among the options of a plug-in, tried on a flat vector."""
+        plugin = self.plugin_of(key, OPTIMIZERS, value)
         if plugin is not None:
             plugin = replace(plugin, cls=uncompiled(plugin.cls))
             self.attempt(key, lambda: check_outer(plugin.make, plugin.name))
@@ -203,14 +215,15 @@ class PluginParser:
             folders.insert(0, Path(place.file).resolve().parent)
         return folders
 
-    def _named(self, key: Key, registry: Registry, default: str) -> tuple[Any, Mapping[str, Any]]:
+    def _named(
+        self, key: Key, registry: Registry, section: Any, default: str
+    ) -> tuple[Any, Mapping[str, Any]]:
         """Returns name and options of the plug-in at `key`; an empty name when there is none.
 
         Instead of its name, the plug-in itself where Python passes it.
         """
-        section = self.get(key)
         if isinstance(section, str) or is_object(section):
-            section = {"name": section}
+            section = {registry.key: section}
         if section is None and not default:
             self.document.add(key, MISSING_KEY, f"name one of: {registry.names}")
             return "", {}
@@ -218,33 +231,36 @@ class PluginParser:
             self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
             return "", {}
         options = dict(section or {})
-        given = options.pop("name", None)
+        given = options.pop(registry.key, None)
         if is_object(given):
             return given, options
         name = default if given is None else given
         if not isinstance(name, str) or not name:
             wrong = MISSING_KEY if given is None else f"must be a name, not {show(given)}"
-            self.document.add((*key, "name"), wrong, f"name one of: {registry.names}")
+            self.document.add((*key, registry.key), wrong, f"name one of: {registry.names}")
             return "", {}
         if registry.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
             self.document.locations[(*key, "path")] = self.document.location((*key, "name"))
             return "file", {"path": name, **options}
         return name, options
 
-    def _find(self, key: Key, registry: Registry, name: str) -> type | None:
-        where = (*key, "name") if isinstance(self.get(key), dict) else key
+    def _find(self, key: Key, registry: Registry, name: str, base: type | None) -> type | None:
         try:
-            cls = registry.find(name, Path.cwd(), self.folder_of(where))
+            cls = registry.find(name, Path.cwd(), self.folder_of(key))
         except BadInput as error:
-            self.document.add(where, str(error))
+            self.document.add(key, str(error))
             return None
-        return cls if self._is_one(where, registry, name, cls) else None
+        return cls if self._is_one(key, registry, name, cls, base) else None
 
-    def _is_one(self, key: Key, registry: Registry, name: str, cls: Callable[..., Any]) -> bool:
-        """Whether a class from outside is of that kind; otherwise that is a defect."""
-        if ":" not in name or not isinstance(cls, type) or issubclass(cls, registry.bases):
+    def _is_one(
+        self, key: Key, registry: Registry, name: str, cls: Callable[..., Any], base: type | None
+    ) -> bool:
+        """Whether a class is of that kind, and of the class `base`; otherwise that is a defect."""
+        # A model may be any module: what is no Model is wrapped.
+        bases = registry.bases if base is None or registry.functions else (base,)
+        if not isinstance(cls, type) or issubclass(cls, bases) or isinstance(registry, TorchClasses):
             return True
-        wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in registry.bases)
+        wanted = " or ".join(f"{one.__module__}.{one.__qualname__}" for one in bases)
         self.document.add(key, f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
         return False
 
@@ -253,6 +269,37 @@ class PluginParser:
         own = (*section, *defect.key)
         is_whole = defect.key[:1] == section[:1] and own not in self.document.locations
         return defect if is_whole else replace(defect, key=own)
+
+
+@dataclass(frozen=True)
+class _ParsedParts:
+    """Makes plug-ins and sections among the options of a plug-in or a section, and tries them."""
+
+    parser: PluginParser
+
+    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
+        registry = registry_of(base)
+        if registry is None:
+            return self._unless_defect(lambda: self.parser.optimizer(key, value))
+        return self._tried(
+            key, lambda: self.parser.plugin_of(key, registry, value, generic=beside, base=base)
+        )
+
+    def section(self, key: Key, cls: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+        return self._tried(key, lambda: Factory(cls, options))
+
+    def _tried(self, key: Key, make: Callable[[], Any]) -> Any:
+        found = self._unless_defect(make)
+        self._unless_defect(lambda: self.parser.attempt(key, lambda: made(found)))
+        return found
+
+    def _unless_defect(self, make: Callable[[], T]) -> T:
+        """Returns the result of `make`; raises TypeMismatch without defects where it has reported some."""
+        before = len(self.parser.document.defects)
+        result = make()
+        if len(self.parser.document.defects) > before:
+            raise TypeMismatch([])
+        return result
 
 
 def _tupled(value: Any) -> Any:

@@ -9,19 +9,20 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter, signature
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from decentnode.core.registry import guess, nearest
+from decentnode.core.registry import guess, nearest, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, Defect, Key
-from decentnode.options import NAMES_FILE
+from decentnode.options import INLINED, NAMES_FILE
 
 REQUIRED = Parameter.empty
 Parameters = Mapping[str, tuple[Any, Any]]
@@ -76,15 +77,17 @@ def _hints(source: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def typed(hint: Any, value: Any) -> Any:
+def typed(hint: Any, value: Any, whole: Any = None) -> Any:
     """Returns the value converted to its type; raises TypeMismatch.
 
-    An object from Python that no YAML can have fits where it has the class that is wanted.
+    An object from Python that no YAML can have fits where it has the class that is wanted. `whole`: the type
+    that messages name in place of `hint`.
     """
+    whole = whole or hint
     try:
         content = json.dumps([value])
     except TypeError:
-        return _typed_object(hint, value)
+        return _typed_object(hint, value, whole)
     try:
         return _adapter(hint).validate_json(content)[0]
     except ValidationError as error:
@@ -94,51 +97,170 @@ def typed(hint: Any, value: Any) -> Any:
         defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
-            if (defect := _defect(hint, value, details)) is not None:
+            if (defect := _defect(hint, value, details, whole)) is not None:
                 defects.setdefault(defect.key, defect)
         # A whole with a defect in one of its parts has another one only as a choice of a union.
         wholes = {key[:length] for key in defects for length in range(len(key))}
         raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
 
 
-def _typed_object(hint: Any, value: Any) -> Any:
+def _typed_object(hint: Any, value: Any, whole: Any) -> Any:
     try:
         return _adapter(hint).validate_python((value,))[0]
     except ValidationError as error:
-        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")]) from error
+        raise TypeMismatch([Defect((), f"must be {describe(whole)}, not {show(value)}")]) from error
 
 
-def holds(hint: Any, cls: type) -> bool:
-    """Returns whether a type is this class, or a tuple with parts that are or hold it."""
-    return hint is cls or (get_origin(hint) is tuple and any(holds(part, cls) for part in get_args(hint)))
+class Builder(Protocol):
+    """Makes what `typed_parts` finds; raises an empty TypeMismatch where it has reported the defects."""
+
+    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
+        """Returns the plug-in at `key`, of a class below `base`; the keys `beside` are no options of it."""
+
+    def section(self, key: Key, cls: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+        """Returns the section at `key`, an instance of a dataclass, or what makes one."""
 
 
-def typed_parts(
-    hint: Any, value: Any, cls: type, make: Callable[[Key, Any], Any], key: Key = ()
-) -> Any:  # fmt: skip
-    """Returns the value as `typed` does, but with `make(key, part)` for each part that must be of a class.
+def is_plugin(hint: Any) -> bool:
+    """Whether a type is that of a plug-in of some kind; a callable is what makes an optimizer."""
+    return registry_of(hint) is not None or get_origin(hint) is Callable
 
-    Keys of the parts begin with `key`, those of the defects of TypeMismatch after it.
-    """
-    if hint is cls:
-        return make(key, value)
-    if not holds(hint, cls):
-        return typed(hint, value)
-    hints = get_args(hint)
-    is_list = isinstance(value, list | tuple)
-    if is_list and hints[-1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if not is_list or len(value) != len(hints):
-        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
-    parts, defects = list[Any](), list[Defect]()
-    for index, (inner, part) in enumerate(zip(hints, value, strict=True)):
+
+def holds_plugins(hint: Any, *around: Any) -> bool:
+    """Whether a type is that of a plug-in, or has one in its lists, unions and sections."""
+    if is_plugin(hint) or hint in around:
+        return is_plugin(hint)
+    inner = _hints(hint).values() if is_dataclass(hint) else get_args(hint)  # type: ignore[arg-type]
+    return any(holds_plugins(part, hint, *around) for part in inner)
+
+
+def inlined_in(section: Any) -> str:
+    """Returns the field of a section that is marked with `options.INLINED`, or an empty string."""
+    hints = _hints(section) if is_dataclass(section) else {}  # type: ignore[arg-type]
+    return next((name for name, hint in hints.items() if INLINED in getattr(hint, "__metadata__", ())), "")
+
+
+class _Parts:
+    """Collects the parts of a value, and the defects of all of them."""
+
+    def __init__(self) -> None:
+        self.found: dict[Any, Any] = {}
+        self._defects: list[Sequence[Defect]] = []
+
+    def add(self, name: str | int, make: Callable[[], Any], key: Key | None = None) -> None:
+        """Adds what `make` returns; `key`: where it is in the value, by default at its name."""
         try:
-            parts.append(typed_parts(inner, part, cls, make, (*key, index)))
+            self.found[name] = make()
         except TypeMismatch as unfit:
-            defects += [defect.below((index,)) for defect in unfit.defects]
-    if defects:
-        raise TypeMismatch(defects)
-    return tuple(parts)
+            self._defects.append([defect.below((name,) if key is None else key) for defect in unfit.defects])
+
+    def refuse(self, *defects: Defect) -> None:
+        """Raises TypeMismatch if there are defects."""
+        if defects or self._defects:
+            raise TypeMismatch([*defects, *chain.from_iterable(self._defects)])
+
+
+def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
+    """Returns the value as `typed` does, but with what the builder makes for plug-ins and their sections.
+
+    Keys that the builder gets begin with `key`, those of the defects of TypeMismatch after it.
+    """
+    if not holds_plugins(hint):
+        return typed(hint, value)
+    meant = _meant_part(hint, value)
+    if meant is None:
+        others = tuple(choice for choice in choices_of(hint) if not holds_plugins(choice))
+        return typed(Union[others] if others else type(None), value, hint)  # noqa: UP007
+    if is_plugin(meant):
+        return builder.plugin(key, meant, value, ())
+    if is_dataclass(meant):
+        return _section(meant, value, builder, key)  # type: ignore[arg-type]
+    hints, parts = get_args(meant), _Parts()
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
+    for index, (inner, part) in enumerate(zip(hints, value, strict=True)):
+        parts.add(index, partial(typed_parts, inner, part, builder, (*key, index)))
+    parts.refuse()
+    return tuple(parts.found.values())
+
+
+def _section(cls: Callable[..., Any], value: Any, builder: Builder, key: Key) -> Any:
+    parameters, inlined, parts = parameters_of(cls), inlined_in(cls), _Parts()
+    others = [name for name in parameters if name != inlined]
+    given, rest = {}, value
+    if isinstance(value, Mapping):
+        given = {name: inner for name, inner in value.items() if name in others}
+        rest = {name: inner for name, inner in value.items() if name not in others}
+    elif isinstance(value, cls):  # type: ignore[arg-type]
+        given = {name: getattr(value, name) for name in others}
+        rest = getattr(value, inlined) if inlined else {}
+    if inlined:
+        (base, *_), key_of_section = get_args(parameters[inlined][0]), cast(Key, ())
+        parts.add(inlined, lambda: builder.plugin(key, base, rest, others), key_of_section)
+    defects = [] if inlined else [unknown_key((name,), "key", others) for name in rest]
+    for name in others:
+        hint, default = parameters[name]
+        if name not in given and default is REQUIRED:
+            defects.append(Defect((name,), MISSING_KEY, f"it must be {describe(hint)}"))
+        else:
+            part = given.get(name, default)
+            parts.add(name, partial(typed_parts, hint, part, builder, (*key, name)))
+    parts.refuse(*defects)
+    return builder.section(key, cls, parts.found)
+
+
+def choices_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the types of a union; of any other type itself."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+
+
+def _meant_part(hint: Any, value: Any) -> Any:
+    """Returns the choice of a type that holds plug-ins and that a value means; None: it means another one."""
+    choices = choices_of(hint)
+    holding = [choice for choice in choices if holds_plugins(choice)]
+    others = [choice for choice in choices if choice not in holding]
+    if not others and len(holding) == 1 and is_plugin(holding[0]):
+        return holding[0]
+    if isinstance(value, list | tuple):
+        return next((choice for choice in holding if get_origin(choice) in (tuple, list, Sequence)), None)
+    # What a text names, or an object is.
+    named = [choice for choice in holding if is_plugin(choice) or inlined_in(choice)]
+    if isinstance(value, Mapping):
+        counts = {choice: _known_keys(choice, value) for choice in choices if _takes_keys(choice)}
+        if len(counts) > 1 and not any(counts.values()):
+            raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
+        likely = [choice for choice, count in counts.items() if count == max(counts.values())]
+        return likely[0] if len(likely) == 1 and likely[0] in holding else None
+    if value is None or isinstance(value, bool | int | float) or any(_fits(c, value) for c in others):
+        return None
+    sections = [
+        choice for choice in holding if is_dataclass(choice) and isinstance(value, cast(type, choice))
+    ]
+    return next(iter(sections + named), None)
+
+
+def _takes_keys(hint: Any) -> bool:
+    return is_plugin(hint) or is_dataclass(hint) or get_origin(hint) in (dict, Mapping)
+
+
+def _known_keys(hint: Any, section: Mapping[str, Any]) -> int:
+    """Returns how many of a section's keys are known; of a plug-in the one that names it."""
+    if is_dataclass(hint):
+        return len(section.keys() & _hints(hint).keys())  # type: ignore[arg-type]
+    registry = registry_of(hint)
+    return int((registry.key if registry else "name") in section)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    try:
+        typed(hint, value)
+    except TypeMismatch:
+        return False
+    return True
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
@@ -163,7 +285,7 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[hint], config=_RULES)
 
 
-def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect | None:
+def _defect(hint: Any, value: Any, error: Mapping[str, Any], whole: Any) -> Defect | None:
     """Returns what pydantic found; None where that is a choice of a union that was not meant."""
     path = error["loc"][1:]
     place = _locate(hint, path, value)
@@ -178,7 +300,7 @@ def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect | None:
         return Defect(key, str(error["ctx"]["error"]))
     if error["type"] == "missing":
         key, inner, _ = _locate(hint, path[:-1], value) or place
-    return Defect(key, f"must be {describe(inner)}, not {show(_dig(value, key))}")
+    return Defect(key, f"must be {describe(whole if inner is hint else inner)}, not {show(_dig(value, key))}")
 
 
 def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
@@ -321,6 +443,10 @@ def _describe_container(origin: Any, arguments: Sequence[Any], many: bool) -> st
 
 
 def _describe_class(cls: Any, many: bool) -> str:
+    if (registry := registry_of(cls)) is not None:
+        return f"{registry.kind}s" if many else f"a {registry.kind}"
+    if inlined := inlined_in(cls):
+        return describe(_hints(cls)[inlined], many)
     if is_dataclass(cls):
         hints, defaults = _hints(cls), {f.name for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
         # What must be there, where that is not all.

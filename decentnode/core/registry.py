@@ -15,6 +15,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
 
+from decentnode.core.packages import OWN, is_loading, load_plugins, package_of
 from decentnode.core.text import quoted
 from decentnode.errors import UnknownPlugin
 
@@ -97,24 +98,29 @@ class Registry:
 
     `home` is imported on first use, so that its plug-ins register. `functions`: `module:function` may name a
     function that returns an instance, too. `endings`: what classes elsewhere end in beside the kind.
+    `key`: the one in YAML that names a plug-in, beside its options.
     """
 
     def __init__(
-        self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = ()
-    ) -> None:
+        self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = (),
+        key: str = "name",
+    ) -> None:  # fmt: skip
         self.kind = kind
+        self.key = key
         self.functions = functions
         self._endings = kind, *endings
         self._synonyms: dict[str, tuple[str, str]] = {}
         """By the letters of a name elsewhere: the name here, and the options that make it so."""
         self._home = home
-        self._bases = bases
+        self.base_names = bases
         self._classes: dict[str, type] = {}
+        self._rivals: dict[str, list[type]] = {}
+        """By name the classes of packages that came second."""
 
     @property
     def bases(self) -> tuple[type, ...]:
         """The classes from one of which every plug-in of this kind derives."""
-        return tuple(map(import_class, self._bases))
+        return tuple(map(import_class, self.base_names))
 
     def register(self, name: str, *synonyms: str, **with_options: str) -> Callable[[T], T]:
         """Makes the decorated class available in YAML as `name`.
@@ -125,9 +131,11 @@ class Registry:
         self.explain(name, **dict.fromkeys(synonyms, ""), **with_options)
 
         def add(cls: T) -> T:
-            if name in self._classes:
-                raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
-            self._classes[name] = cls
+            if self._classes.setdefault(name, cls) is not cls:
+                if not is_loading():
+                    raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
+                self._rivals.setdefault(name, []).append(cls)
+                return cls
             cls.registered_name = name  # type: ignore[attr-defined]
             return cls
 
@@ -156,17 +164,35 @@ class Registry:
     def find(self, name: str, *folders: Path) -> type:
         """Returns the class called `name`, or the one at `module:Class`; raises UnknownPlugin.
 
-        `folders`: where its module may be, if it is not installed.
+        `folders`: where its module may be, if it is not installed. Packages with plug-ins are loaded where
+        nothing else has that name, but never in order to read a run.
         """
         if ":" in name and _only_reads.get():
             raise UnknownPlugin(f"{quoted(name)} is a plug-in of that run, whose code is not run to read it")
         if ":" in name:
             import_from(*folders)
             return import_class(name, self.functions, folders)
-        known = self.classes()
-        if name not in known:
-            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{self.hint(name)} (known: {self.names})")
+        problems: Sequence[str] = ()
+        if name not in self.classes():
+            reads = f"only {OWN}'s own are known here, as no other code is run to read a run"
+            problems = (reads,) if _only_reads.get() else load_plugins()
+        if clash := self.clashes().get(name):
+            raise UnknownPlugin(clash)
+        if name not in (known := self.classes()):
+            text = f"unknown {self.kind} {quoted(name)}{self.hint(name)} (known: {self.names})"
+            raise UnknownPlugin("; ".join((text, *problems)))
         return known[name]
+
+    def clashes(self) -> dict[str, str]:
+        """By name a line about two classes of packages that have it; decentnode's own comes first."""
+        lines = {}
+        for name, rivals in self._rivals.items():
+            several = (self._classes[name], *rivals)
+            if package_of(several[0]) is not None:
+                places = (f"{package_of(cls)} ({cls.__module__}:{cls.__qualname__})" for cls in several)
+                text = f"several packages have a {self.kind} '{name}': {', '.join(places)}"
+                lines[name] = f"{text}; name one as module:Class, or remove the others"
+        return lines
 
     def hint(self, name: str) -> str:
         """Returns `; did you mean 'x'?` for what an unknown name means elsewhere, or with a typing error.
@@ -331,7 +357,26 @@ TRAININGS = Registry(
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
 ATTACKS = Registry("attack", "decentnode.attacks.plugins", "decentnode.attacks.base:Adversary")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
+DISTRIBUTIONS = Registry(
+    "distribution", "decentnode.simulation.quantities", "decentnode.simulation.quantities:Distribution",
+    key="distribution",
+)  # fmt: skip
+SLOWDOWNS = Registry(
+    "slowdown", "decentnode.training.pace", "decentnode.training.pace:Slowdown", key="distribution"
+)
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS,
+    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, DISTRIBUTIONS, SLOWDOWNS,
 )  # fmt: skip
+
+
+def loaded_plugins() -> tuple[str, ...]:
+    """Loads all packages with plug-ins; returns a line for each that fails, and for each name of several."""
+    problems = load_plugins()
+    return (*problems, *(line for registry in REGISTRIES for line in registry.clashes().values()))
+
+
+def registry_of(cls: object) -> Registry | None:
+    """Returns the registry of a plug-in's class, or of the base of a kind; None for any other object."""
+    names = {f"{base.__module__}:{base.__qualname__}" for base in getattr(cls, "__mro__", ())}
+    return next((registry for registry in REGISTRIES if not names.isdisjoint(registry.base_names)), None)

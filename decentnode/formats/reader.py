@@ -111,7 +111,7 @@ class CodeVersion(msgspec.Struct, frozen=True):
     round: int
     """The first round with this version."""
     digest: str
-    """SHA-256 over the lines `FILE:SHA-256` of `files`, in their order."""
+    """SHA-256 over the lines `FILE:SHA-256` of `files`, in their order, and those of `packages`."""
     files: dict[str, str]
     """SHA-256 of each source file, in the order of their names."""
     commit: str | None = None
@@ -120,6 +120,13 @@ class CodeVersion(msgspec.Struct, frozen=True):
     """Whether some files differ from the commit."""
     package: str = ""
     """SHA-256 over this package's own sources."""
+    packages: dict[str, str] = {}
+    """The version of each installed package that registers plug-ins of the run, by its name."""
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What must be the same in a start of the run: `files`, and `NAME VERSION` of each package."""
+        return self.files | {f"{name} {version}": version for name, version in self.packages.items()}
 
     def folder(self, run_dir: Path) -> Path:
         """Returns the run's folder with a copy of the files."""

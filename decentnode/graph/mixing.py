@@ -33,6 +33,8 @@ class Mixing(ABC):
     """Whether W is symmetric: a column is the row with the same number."""
     static: ClassVar[bool] = True
     """Whether W only changes where the graph does."""
+    serves_negotiated: ClassVar[bool] = False
+    """Whether it suits graphs whose nodes agree on edges by messages (`Graph.is_negotiated`)."""
 
     def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
         """Raises BadInput when this rule does not fit that graph."""
@@ -52,6 +54,7 @@ class MetropolisHastings(Mixing):
     """w_ij = 1/(1 + max(deg_i, deg_j)), rest to self: doubly stochastic (Xiao, Boyd and Lall, 2006)."""
 
     symmetric = True
+    serves_negotiated = True
 
     def check(self, graph: Graph) -> None:
         if graph.directed:
@@ -72,6 +75,8 @@ class Uniform(Mixing):
 
     w_ij = 1/(1 + deg_i): doubly stochastic only where all degrees are equal.
     """
+
+    serves_negotiated = True
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         sources = graph.sources(rank, round)

@@ -8,7 +8,7 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import Settings
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
-from decentnode.graph.overlays.peer_sampler import PeerSampler
+from decentnode.graph.overlays.served import ServedGraph
 from decentnode.launcher import preflight
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.mapping.base import Mapping
@@ -23,7 +23,7 @@ def start_service(
     No thread may run yet.
     """
     graph, settings = experiment.graph.graph, experiment.settings
-    if not isinstance(graph, PeerSampler) or machine or graph.address:
+    if not isinstance(graph, ServedGraph) or machine or graph.address:
         return None
 
     def serve() -> None:
@@ -35,7 +35,7 @@ def start_service(
 def by_hand(settings: Settings) -> SamplingService:
     """Makes the service for the nodes of these settings, started beside the run; raises BadInput."""
     graph: Graph = settings.graph.make()
-    if not (isinstance(graph, PeerSampler) and graph.address):
+    if not (isinstance(graph, ServedGraph) and graph.address):
         raise BadInput.at("graph", "must be peer_sampler with the address of this service; see graph.address")
     mapping: Mapping = settings.mapping.make()
     plan: TransportPlan = settings.communication.make().plan
@@ -46,7 +46,7 @@ def by_hand(settings: Settings) -> SamplingService:
 
 
 def _service(
-    graph: PeerSampler, settings: Settings, processes: int, socket_dir: str, credentials: Credentials | None
+    graph: ServedGraph, settings: Settings, processes: int, socket_dir: str, credentials: Credentials | None
 ) -> SamplingService:
     mapping: Mapping = settings.mapping.make()
     host = mapping.machines[0].bound

@@ -21,6 +21,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.registry import MAPPINGS
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import Defect, MappingError, refuse
+from decentnode.mapping.job import SchedulerJob
 from decentnode.options import Port, Positive
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -121,6 +122,11 @@ class Mapping(ABC):
     @abstractmethod
     def machine_of(self, rank: int) -> int:
         """The index of the machine that runs `rank`."""
+
+    @property
+    def job(self) -> SchedulerJob | None:
+        """The job of torchrun or Slurm whose machines take part; None: the configuration lists them."""
+        return None
 
     @property
     def origin(self) -> str:

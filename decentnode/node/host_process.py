@@ -30,7 +30,7 @@ from decentnode.core.streams import flush_output, log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
 from decentnode.formats.records import RecordFile, private_megabytes
-from decentnode.graph.overlays.peer_sampler import PeerSampler
+from decentnode.graph.overlays.served import ServedGraph
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
@@ -161,7 +161,7 @@ def _request_views(fork_context: ForkContext, position: int, clock: Clock) -> No
     """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
     experiment = fork_context.experiment
     graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts
-    if not isinstance(graph, PeerSampler):
+    if not isinstance(graph, ServedGraph):
         return
 
     first = experiment.processes[position].ranks[0]

@@ -8,17 +8,17 @@ import hashlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from decentnode.config.plugin import Plugin
+from decentnode.config.loader import packages_of
+from decentnode.config.plugin import all_plugins
 from decentnode.config.settings import Settings
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import printable
@@ -44,6 +44,8 @@ class PluginSources:
         settings = replace(settings, records=replace(settings.records, writers=()))
         for module in dict.fromkeys(named_modules(settings)):
             self._paths |= files_of(module)
+        self.packages = packages_of(settings)
+        """Name and version of the installed packages that have plug-ins of the run."""
         # Read once: hash and copy agree even if a file is edited later.
         self._contents = {name: path.read_bytes() for name, path in sorted(self._paths.items())}
 
@@ -52,13 +54,18 @@ class PluginSources:
         """Returns SHA-256 by file name, relative to the folder where Python found the plug-in."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents.items()}
 
+    @property
+    def parts(self) -> dict[str, str]:
+        """What must be the same on all machines and in all starts of the run (`CodeVersion.parts`)."""
+        return CodeVersion(0, "", self.hashes, packages=self.packages).parts
+
     @cached_property
     def version(self) -> CodeVersion:
         """The version that is recorded with a run."""
-        listed = "".join(f"{name}:{digest}\n" for name, digest in self.hashes.items())
+        listed = "".join(f"{name}:{digest}\n" for name, digest in {**self.hashes, **self.packages}.items())
         commit, dirty = git_state(list(self._paths.values()))
         digest = hashlib.sha256(listed.encode()).hexdigest()
-        return CodeVersion(0, digest, self.hashes, commit, dirty, package_digest())
+        return CodeVersion(0, digest, self.hashes, commit, dirty, package_digest(), self.packages)
 
     def save(self, run_dir: Path) -> None:
         """Copies each file into the run directory; raises OSError."""
@@ -103,19 +110,9 @@ def difference(local_hashes: Mapping[str, str], other_hashes: Mapping[str, str])
     return ", ".join(printable(name[:100]) for name in names[:MOST_NAMED]) + more
 
 
-def named_modules(value: Any) -> Iterator[str]:
+def named_modules(settings: Settings) -> Iterator[str]:
     """The modules of all classes that the settings name as `module:Class`."""
-    if isinstance(value, Plugin) and ":" in value.name:
-        yield value.name.partition(":")[0]
-    inner: Iterable[Any] = ()
-    if is_dataclass(value) and not isinstance(value, type):
-        inner = (getattr(value, field.name) for field in fields(value))
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif isinstance(value, list | tuple):
-        inner = value
-    for part in inner:
-        yield from named_modules(part)
+    return (plugin.name.partition(":")[0] for plugin in all_plugins(settings) if ":" in plugin.name)
 
 
 def files_of(module: str) -> dict[str, Path]:

@@ -27,7 +27,7 @@ from decentnode.node.child_answers import answer_of
 from decentnode.sharing.base import Sharing
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
-from decentnode.training.tasks import NextToken
+from decentnode.training.tasks.base import Task
 
 HASHED_ROWS = 4096
 """Samples that are hashed at a time."""
@@ -195,10 +195,8 @@ class RunSamples:
     def table(self, settings: Settings) -> PartitionTable:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
-        # Tokens are labels that each rank has all of.
-        counted = not isinstance(settings.task.make(), NextToken) and (
-            1 < self.dataset.num_classes <= MOST_LABELS
-        )
+        task: Task = settings.task.make()
+        counted = task.labels_tell_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
         return PartitionTable(
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],

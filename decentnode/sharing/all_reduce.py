@@ -24,5 +24,9 @@ class AllReduce(Gossip):
     requirements = Requirements(complete_graph=True)
     promises = replace(Gossip.promises, takes_strength=False)
 
+    @property
+    def only_averages(self) -> bool:
+        return type(self) is AllReduce
+
     def weights(self, signals: Mapping[int, Tensor], view: View) -> dict[int, float]:
         return dict.fromkeys(sorted(signals), 1.0 / len(signals))

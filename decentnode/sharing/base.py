@@ -83,6 +83,12 @@ class Promises:
     keeps_change: bool = True
     """Whether the change by local steps beside the exchange stays in what was sent; otherwise the next model
     has none of it, so a model that is sent whole in each round would never learn."""
+    lost_every: int = 1
+    """Rounds from one such mix without that change to the next."""
+    shows_models: bool = False
+    """Whether what a neighbor decodes are models; some attacks use those of others."""
+    limits_models: bool = False
+    """Whether it limits what wrong models of neighbors do to the mix."""
     tolerates_loss: bool = True
     """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     allows_rejoin: bool = True
@@ -413,6 +419,16 @@ class Sharing(SharingBase):
     @abstractmethod
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Writes the new model to all of `out`; peers may still read `vector`, shape (d,)."""
+
+    @property
+    def schemes(self) -> "tuple[Sharing, ...]":
+        """The scheme of each level, the innermost first; itself where there is one level."""
+        return (self,)
+
+    @property
+    def only_averages(self) -> bool:
+        """Whether the mix of models that are sent whole is their weighted average, and nothing else."""
+        return False
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Makes one round of communication; schemes with several exchanges in a round override this."""

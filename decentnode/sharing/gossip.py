@@ -74,6 +74,7 @@ class Gossip(SavesOuter, Sharing):
         overlaps=True,
         takes_correction=True,
         takes_strength=True,
+        shows_models=True,
         about_mean=(
             "keeps the mean of all models, but not where transforms select other coordinates on each node, "
             "clip, add noise, or stand behind error_feedback"
@@ -110,7 +111,12 @@ class Gossip(SavesOuter, Sharing):
                 "outer", f"{name_of(self)} has equations of its own, which it would break; use gossip"
             )
         self._outer = OuterOptimizer(self.outer)
-        self.promises = replace(self.promises, keeps_change=self.blend > 0)
+        self.promises = replace(self.promises, keeps_change=self.blend > 0, lost_every=self.outer_every)
+
+    @property
+    def only_averages(self) -> bool:
+        # Momentum would extrapolate variances; other schemes that derive from this one mix otherwise.
+        return type(self) is Gossip and self.outer is None
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)

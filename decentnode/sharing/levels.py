@@ -1,27 +1,38 @@
 """A scheme for each of two levels: within clusters, and between their heads."""
 
 import copy
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
-from decentnode.core.registry import SHARINGS, TRANSFORMS, Registry, guess, name_of
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import ParameterLayout
-from decentnode.errors import BadInput, Defect
+from decentnode.errors import BadInput, Defect, refuse
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
+from decentnode.options import INLINED
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.fed_stc import FedStc
+from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
+
+
+@dataclass
+class LevelScheme:
+    """A scheme, and the transforms of its chain, which are a key beside its options."""
+
+    scheme: Annotated[Sharing, INLINED]
+    transforms: tuple[Transform, ...] = ()
+
+    def __str__(self) -> str:
+        return name_of(self.scheme)
 
 
 @SHARINGS.register("levels")
@@ -44,20 +55,13 @@ class Levels(SchemeWrapper):
         wire="that of the inner scheme, and for heads that of the outer one, in its rounds",
     )
 
-    inner: dict[str, Any] | str = "gossip"
-    outer: dict[str, Any] | str = "gossip"
+    inner: LevelScheme = field(default_factory=lambda: LevelScheme(Gossip()))
+    outer: LevelScheme = field(default_factory=lambda: LevelScheme(Gossip()))
 
     def __post_init__(self) -> None:
-        self.outer_scheme = _scheme("outer", self.outer)
-        if self.outer_scheme.adjust_gradient is not None:
-            name = name_of(self.outer_scheme)
-            raise BadInput.at("outer", f"{name} changes local steps; heads only mix: use gossip")
-        super().__init__(_scheme("inner", self.inner))
-        if isinstance(self.scheme, FedStc):
-            raise BadInput.at(
-                "inner", "fed_stc sends updates down, which a mix of heads would miss; use fed_avg"
-            )
-        self._transforms = [_transforms("inner", self.inner), _transforms("outer", self.outer)]
+        refuse(self._defects())
+        self.outer_scheme = self.outer.scheme
+        super().__init__(self.inner.scheme)
         self.registered_name = "levels"
         needs = [scheme.requirements for scheme in self.schemes]
         self.requirements = Requirements(
@@ -66,6 +70,18 @@ class Levels(SchemeWrapper):
             local_loss=any(need.local_loss for need in needs),
             plain_sgd=needs[0].plain_sgd,
         )
+
+    def _defects(self) -> Iterator[Defect]:
+        """Yields the schemes that do not work in their level."""
+        for level, scheme in (("inner", self.inner.scheme), ("outer", self.outer.scheme)):
+            promises, needs, name = scheme.promises, scheme.requirements, name_of(scheme)
+            if promises.protects or promises.sends == "nothing" or needs.levels or needs.tree:
+                yield Defect((level,), f"{name} does not work in a level; use gossip or fed_avg")
+            elif level == "outer" and scheme.adjust_gradient is not None:
+                yield Defect((level,), f"{name} changes local steps; heads only mix: use gossip")
+            elif level == "inner" and isinstance(scheme, FedStc):
+                what = f"{name} sends updates down, which a mix of heads would miss; use fed_avg"
+                yield Defect((level,), what)
 
     def adjust_promises(self, promises: Promises) -> Promises:
         """Adjusts the promises: it tolerates a loss where both of its schemes do."""
@@ -102,8 +118,8 @@ class Levels(SchemeWrapper):
         if transforms:
             raise BadInput("levels has a chain for each level: put transforms into inner and outer")
         self._chains = [
-            scheme.make_chain(copy.deepcopy(stages), elements, dtype, parameters=parameters)
-            for scheme, stages in zip(self.schemes, self._transforms, strict=True)
+            level.scheme.make_chain(copy.deepcopy(level.transforms), elements, dtype, parameters=parameters)
+            for level in (self.inner, self.outer)
         ]
         return Chain((), elements, dtype, parameters=parameters)
 
@@ -193,53 +209,3 @@ class Levels(SchemeWrapper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.scheme.load_state_dict(state["_inner"])
         self.outer_scheme.load_state_dict(state["_outer"])
-
-
-def _scheme(level: str, level_options: Mapping[str, Any] | str) -> Sharing:
-    """The scheme of a level; raises BadInput."""
-    options = {"name": level_options} if isinstance(level_options, str) else dict(level_options)
-    options.pop("transforms", None)
-    scheme: Sharing = _made(level, SHARINGS, options)
-    promises = scheme.promises
-    if (
-        promises.protects
-        or promises.sends == "nothing"
-        or isinstance(scheme, Levels)
-        or scheme.requirements.tree
-    ):
-        raise BadInput.at(level, f"{name_of(scheme)} does not work in a level; use gossip or fed_avg")
-    return scheme
-
-
-def _transforms(level: str, level_options: Mapping[str, Any] | str) -> list[Transform]:
-    listed = [] if isinstance(level_options, str) else level_options.get("transforms") or []
-    if not isinstance(listed, list):
-        raise BadInput.at(f"{level}.transforms", "must be a list of transforms")
-    return [
-        _made(f"{level}.transforms[{index}]", TRANSFORMS, transform) for index, transform in enumerate(listed)
-    ]
-
-
-def _made(where: str, registry: Registry, plugin_options: Mapping[str, Any] | str) -> Any:
-    """The plug-in with its options; raises BadInput with a line for each defect."""
-    options = {"name": plugin_options} if isinstance(plugin_options, str) else dict(plugin_options)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise BadInput.at(f"{where}.name", f"missing; name one of: {registry.names}")
-    cls = registry.find(name)
-    hints = get_type_hints(cls, include_extras=True)
-    known = [field.name for field in fields(cls) if field.init]
-    lines = []
-    for option, value in options.items():
-        if option not in known:
-            lines.append(Defect.at(f"{where}.{option}", f"unknown option of {name}{guess(option, known)}"))
-            continue
-        try:
-            options[option] = TypeAdapter(hints[option]).validate_json(json.dumps(value), strict=True)
-        except ValidationError as error:
-            lines.append(
-                Defect.at(f"{where}.{option}", f"{error.errors()[0]['msg'].lower()}, not {json.dumps(value)}")
-            )
-    if lines:
-        raise BadInput(*lines)
-    return cls(**options)

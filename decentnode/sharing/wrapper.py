@@ -92,6 +92,14 @@ class SchemeWrapper(Sharing):
         return self.scheme.watched_weight
 
     @property
+    def schemes(self) -> tuple[Sharing, ...]:
+        return self.scheme.schemes
+
+    @property
+    def only_averages(self) -> bool:
+        return self.scheme.only_averages
+
+    @property
     def gives_model(self) -> bool:
         return super().gives_model and self.scheme.gives_model
 

@@ -2,8 +2,9 @@
 
 import csv
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from decentnode.core.registry import guess
+from decentnode.core.registry import DISTRIBUTIONS, guess
 from decentnode.core.rng import generator
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
@@ -28,63 +29,79 @@ _BLANKS = re.compile(rf"\s+(?!(?:{'|'.join([*RATES, *TIMES])})(?:\s|$))")
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A number for each rank, or for each pair of ranks, drawn by the seed."""
+class Distribution(ABC):
+    """Draws a number for each rank, or for each pair of ranks, by the seed. Its fields are its options."""
 
-    distribution: Literal["lognormal", "uniform", "exponential", "quantiles"]
-    """lognormal: median * exp(sigma N(0, 1)). uniform: from low to high. exponential: of that mean.
-    quantiles: a share `levels[k]` of the numbers is at most `values[k]`. Between two of them the logarithm is
-    uniform; the first and last value also stand for what lies beyond them.
-    """
-    median: PositiveFloat | str | None = None
+    @abstractmethod
+    def draw(self, units: dict[str, float], shape: tuple[int, ...], random: np.random.Generator) -> Numbers:
+        """Returns drawn numbers in the basic unit; raises ValueError where an option is not in a unit."""
+
+
+@DISTRIBUTIONS.register("lognormal")
+@dataclass(frozen=True)
+class Lognormal(Distribution):
+    """Draws median * exp(sigma N(0, 1)) (Johnson, Kotz and Balakrishnan, vol. 1, 1994, Ch. 14)."""
+
+    median: PositiveFloat | str
     sigma: Annotated[float, Ge(0), Le(5)] = 0.5
-    low: NonNegativeFloat | str | None = None
-    high: PositiveFloat | str | None = None
-    mean: PositiveFloat | str | None = None
-    levels: tuple[Probability, ...] | None = None
+
+    def draw(self, units: dict[str, float], shape: tuple[int, ...], random: np.random.Generator) -> Numbers:
+        return in_unit(self.median, units) * random.lognormal(0.0, self.sigma, shape)
+
+
+@DISTRIBUTIONS.register("uniform")
+@dataclass(frozen=True)
+class UniformDistribution(Distribution):
+    """Draws evenly from low to high (Johnson, Kotz and Balakrishnan, vol. 2, 1995, Ch. 26)."""
+
+    low: NonNegativeFloat | str
+    high: PositiveFloat | str
+
+    def draw(self, units: dict[str, float], shape: tuple[int, ...], random: np.random.Generator) -> Numbers:
+        low, high = in_unit(self.low, units), in_unit(self.high, units)
+        if low > high:
+            raise ValueError(f"low is {self.low}, and high is only {self.high}")
+        return random.uniform(low, high, shape)
+
+
+@DISTRIBUTIONS.register("exponential")
+@dataclass(frozen=True)
+class ExponentialDistribution(Distribution):
+    """Draws exponential numbers of that mean (Johnson, Kotz and Balakrishnan, vol. 1, 1994, Ch. 19)."""
+
+    mean: PositiveFloat | str
+
+    def draw(self, units: dict[str, float], shape: tuple[int, ...], random: np.random.Generator) -> Numbers:
+        return in_unit(self.mean, units) * random.exponential(1.0, shape)
+
+
+@DISTRIBUTIONS.register("quantiles")
+@dataclass(frozen=True)
+class Quantiles(Distribution):
+    """Draws from measured quantiles, by inversion (Devroye, 1986, Sec. II.2).
+
+    A share `levels[k]` of the numbers is at most `values[k]`. Between two of them the logarithm is uniform;
+    the first and last value also stand for what lies beyond them.
+    """
+
+    levels: tuple[Probability, ...]
     """Increasing shares, such as 0.1, 0.5, 0.9."""
-    values: tuple[PositiveFloat | str, ...] | None = None
+    values: tuple[PositiveFloat | str, ...]
     """One for each level."""
 
     def __post_init__(self) -> None:
-        read = {
-            "lognormal": ("median",),
-            "uniform": ("low", "high"),
-            "exponential": ("mean",),
-            "quantiles": ("levels", "values"),
-        }
-        needed = read[self.distribution]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if field.name in needed and value is None:
-                raise ValueError(f"{field.name} is missing; {self.distribution} needs {' and '.join(needed)}")
-            if field.name not in needed and value is not None and field.name != "sigma":
-                raise ValueError(
-                    f"{field.name} is no option of {self.distribution} (known: {', '.join(needed)})"
-                )
-        levels, values = self.levels or (), self.values or ()
+        levels, values = self.levels, self.values
         if len(levels) != len(values):
-            raise ValueError(f"{len(levels)} levels and {len(values)} values; each level needs a value")
-        if self.distribution == "quantiles" and len(levels) < 2:
-            raise ValueError("levels must be two or more, for instance [0.1, 0.5, 0.9]")
+            what = f"{len(levels)} levels and {len(values)} values; each level needs a value"
+            raise BadInput.at("values", what)
+        if len(levels) < 2:
+            raise BadInput.at("levels", "must be two or more, for instance [0.1, 0.5, 0.9]")
         if any(left >= right for left, right in pairwise(levels)):
-            raise ValueError(f"levels must increase: {', '.join(f'{level:g}' for level in levels)}")
+            raise BadInput.at("levels", f"must increase: {', '.join(f'{level:g}' for level in levels)}")
 
-    def draw(self, units: dict[str, float], shape: tuple[int, ...], *key: object) -> Numbers:
-        """Returns drawn numbers in the basic unit; `key`: seed and purpose."""
-        random = generator(*key)  # type: ignore[arg-type]
-        if self.distribution == "lognormal":
-            return in_unit(self.median, units) * random.lognormal(0.0, self.sigma, shape)
-        if self.distribution == "uniform":
-            low, high = in_unit(self.low, units), in_unit(self.high, units)
-            if low > high:
-                raise ValueError(f"low is {self.low}, and high is only {self.high}")
-            return random.uniform(low, high, shape)
-        if self.distribution == "quantiles":
-            values = [in_unit(value, units) for value in self.values or ()]
-            return _at_quantiles(random.random(shape), self.levels or (), values)
-        return in_unit(self.mean, units) * random.exponential(1.0, shape)
+    def draw(self, units: dict[str, float], shape: tuple[int, ...], random: np.random.Generator) -> Numbers:
+        values = [in_unit(value, units) for value in self.values]
+        return _at_quantiles(random.random(shape), self.levels, values)
 
 
 def _at_quantiles(shares: Numbers, levels: Sequence[float], values: Sequence[float]) -> Numbers:
@@ -264,7 +281,7 @@ def numbers_of(
                 return quantity.latencies(nodes, seed, key)
             return quantity.draw(f"{key}_mbps", nodes, seed, key) * 1e6
         if isinstance(quantity, Distribution):
-            return quantity.draw(units, shape, seed, key)
+            return quantity.draw(units, shape, generator(seed, key))
         if isinstance(quantity, str) and Path(quantity).is_file():
             return _read(Path(quantity), units, nodes, pairs)
         if isinstance(quantity, tuple):

@@ -5,17 +5,19 @@ A pace can only slow down. It acts in both time models, so that these can be com
 all that a step takes: nothing is measured.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from annotated_types import Gt, Le
 
 from decentnode.core.clock import Clock
-from decentnode.core.registry import guess
+from decentnode.core.registry import SLOWDOWNS, guess, name_of
 from decentnode.core.rng import generator
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput, Defect, refuse
@@ -36,37 +38,56 @@ BEAT_INTERVAL = 0.25
 KEY = "training.pace"
 
 
+Drawn = Literal["step", "rank"]
+"""Whether each step has a factor of its own, or each rank one for all steps."""
+
+
+class Slowdown(ABC):
+    """Draws the factors of steps by the seed. Its fields are its options."""
+
+    @abstractmethod
+    def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
+        """Returns the factor of a rank in one step; `step`: the round, and the step in it."""
+
+
+@SLOWDOWNS.register("lognormal")
 @dataclass(frozen=True)
-class RandomSlowdown:
-    """Factors that are drawn by the seed."""
+class LognormalSlowdown(Slowdown):
+    """Factors exp(sigma N(0, 1)) (Johnson, Kotz and Balakrishnan, vol. 1, 1994, Ch. 14)."""
 
-    distribution: Literal["lognormal", "exponential", "stragglers"]
-    """lognormal: exp(sigma N(0, 1)). exponential: of mean 1. stragglers: `factor` for that share of the
-    ranks, 1 for the others.
-    """
     sigma: Annotated[float, Gt(0), Le(3)] = 0.5
-    share: Fraction = 0.25
-    factor: PositiveFloat = 4.0
-    drawn: Literal["step", "rank"] = "step"
-    """Whether each step has a factor of its own, or each rank one for all steps."""
-
-    def __post_init__(self) -> None:
-        read = {"lognormal": ("sigma", "drawn"), "exponential": ("drawn",), "stragglers": ("share", "factor")}
-        known = ("distribution", *read[self.distribution])
-        for field in fields(self):
-            if field.name not in known and getattr(self, field.name) != field.default:
-                raise ValueError(
-                    f"{field.name} is no option of {self.distribution} (known: {', '.join(known[1:])})"
-                )
+    drawn: Drawn = "step"
 
     def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
-        """The factor of a rank in one step."""
-        if self.distribution == "stragglers":
-            slow = generator(seed, "stragglers").permutation(nodes)[: round(self.share * nodes)]
-            return self.factor if rank in slow else 1.0
-        draw = generator(seed, "slowdown", rank, *(step if self.drawn == "step" else ()))
-        factor = draw.exponential() if self.distribution == "exponential" else draw.lognormal(0, self.sigma)
-        return float(factor)
+        return float(_random(seed, rank, step, self.drawn).lognormal(0, self.sigma))
+
+
+@SLOWDOWNS.register("exponential")
+@dataclass(frozen=True)
+class ExponentialSlowdown(Slowdown):
+    """Exponential factors of mean 1 (Johnson, Kotz and Balakrishnan, vol. 1, 1994, Ch. 19)."""
+
+    drawn: Drawn = "step"
+
+    def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
+        return float(_random(seed, rank, step, self.drawn).exponential())
+
+
+@SLOWDOWNS.register("stragglers")
+@dataclass(frozen=True)
+class Stragglers(Slowdown):
+    """One factor for a share of the ranks, and 1 for the others (Dean and Barroso, CACM 2013)."""
+
+    share: Fraction = 0.25
+    factor: PositiveFloat = 4.0
+
+    def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
+        slow = generator(seed, "stragglers").permutation(nodes)[: round(self.share * nodes)]
+        return self.factor if rank in slow else 1.0
+
+
+def _random(seed: int, rank: int, step: tuple[int, ...], drawn: Drawn) -> np.random.Generator:
+    return generator(seed, "slowdown", rank, *(step if drawn == "step" else ()))
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ class PaceSettings:
 
     step_seconds: PositiveFloat | str
     """Seconds, or a text with a unit such as `50 ms`."""
-    slowdown: PositiveFloat | tuple[PositiveFloat, ...] | RandomSlowdown = 1.0
+    slowdown: PositiveFloat | tuple[PositiveFloat, ...] | Slowdown = 1.0
     """A factor for all ranks, one for each rank or machine, or a distribution."""
     device_classes: Path | None = None
     """A CSV file of devices with the header `class,factor` or `class,factor,share`. A factor says how many
@@ -94,8 +115,8 @@ class PaceSettings:
 
     def __str__(self) -> str:
         slowdown, device = self.slowdown, self.device
-        if isinstance(slowdown, RandomSlowdown):
-            how = f", slowdown {slowdown.distribution}"
+        if isinstance(slowdown, Slowdown):
+            how = f", slowdown {name_of(slowdown)}"
         else:
             how = ", slowdown by rank" if isinstance(slowdown, tuple) else f" x {slowdown:g}"
         how = "" if how == " x 1" else how
@@ -237,7 +258,7 @@ class Pace:
     def seconds(self, round: int, step: int) -> float:
         """The least duration of a step."""
         slowdown, trace = self.settings.slowdown, self.settings.trace
-        if isinstance(slowdown, RandomSlowdown):
+        if isinstance(slowdown, Slowdown):
             factor = slowdown.of(self.seed, self.rank, self.nodes, round, step)
         else:
             factor = slowdown[self.rank] if isinstance(slowdown, tuple) else slowdown

@@ -1,5 +1,6 @@
 """The settings of local steps, and classes from YAML with their options."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,12 +41,29 @@ class Factory:
     cls: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def needs_arguments(self) -> bool:
+        """Whether an option has it as it is, because who uses the option calls `make` with arguments."""
+        return False
+
     def make(self, *args: object) -> Any:
         """An instance; raises BadInput when the class refuses its options."""
-        try:
-            return self.cls(*args, **self.options)
-        except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
-            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
+        return instance(self.cls, args, {name: made(value) for name, value in self.options.items()})
+
+
+def made(option: Any) -> Any:
+    """Returns an option as a class takes it: with instances in place of factories, and shared by nobody."""
+    if isinstance(option, Factory):
+        return option.make if option.needs_arguments else option.make()
+    return tuple(map(made, option)) if isinstance(option, tuple) else copy.deepcopy(option)
+
+
+def instance(cls: Callable[..., Any], args: tuple[object, ...], options: Mapping[str, Any]) -> Any:
+    """Returns an instance of a class; raises BadInput when it refuses its options."""
+    try:
+        return cls(*args, **options)
+    except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
+        raise BadInput(f"{getattr(cls, '__name__', cls)}: {first_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,9 @@ class TrainingSettings(Computation):
     @property
     def slowed(self) -> PaceSettings | None:
         """The pace; None where steps take what they take."""
+        if isinstance(self.pace, Factory):
+            made: PaceSettings = self.pace.make()
+            return made
         return None if self.pace == "instant" else self.pace
 
     def __post_init__(self) -> None:

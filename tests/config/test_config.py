@@ -271,7 +271,8 @@ def test_paths_are_what_a_shell_makes_of_them(here, monkeypatch) -> None:
 
 def section_names(schema: dict) -> set[str]:
     """The names that the schema of a plug-in section offers."""
-    return set(schema["anyOf"][1]["properties"]["name"]["anyOf"][0]["enum"])
+    named = next(iter(schema["anyOf"][1]["properties"].values()))
+    return set(named["anyOf"][0]["enum"])
 
 
 def test_schema_offers_every_plugin_and_its_options() -> None:
@@ -300,6 +301,8 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
         sections["faults"]["items"],
         sections["adversaries"]["items"],
         records["writers"]["items"],
+        schema["$defs"]["distribution"],
+        schema["$defs"]["slowdown"],
     ]
     offered = [section_names(section) for section in in_order_of_registries]
     assert offered == [set(registry.classes()) for registry in REGISTRIES]

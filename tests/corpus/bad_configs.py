@@ -672,6 +672,16 @@ name: choco_per_edge, memory: 0 | 14 sharing.memory | must be a whole number > 0
 name: levels | 14 sharing | levels needs a graph of two levels, such as hierarchical; file has one
 name: levels, inner: {name: gossip, fil: own}
     | 14 sharing.inner.fil | unknown option of gossip; did you mean 'fill'?
+name: levels,\n  inner: {fill: 1},\n  outer: {name: fed_avg, eta: 0, transforms: [no, {name: cast, dtype: 1}]}
+    | 15 sharing.inner.name | missing; name one of: ...
+    | 16 sharing.outer.eta | must be a number > 0, not 0
+    | 16 sharing.outer.transforms[0] | unknown transform 'no' (known: ...
+    | 16 sharing.outer.transforms[1].dtype | must be 'fp16' or 'bf16', not 1
+name: levels, inner: secure_aggregation, outer: gradient_tracking
+    | 14 sharing.inner | secure_aggregation does not work in a level; use gossip or fed_avg
+    | 14 sharing.outer | gradient_tracking changes local steps; heads only mix: use gossip
+name: levels, inner: ad_psgd
+    | 14 sharing.inner | 'ad_psgd' is no sharing; it must be a subclass of decentnode.sharing.base.Sharing
 name: gradient_tracking
     | 11 training.optimizer | gradient_tracking needs plain SGD, as its equations are about gradient ...
 name: demo, beta: 1
@@ -1281,7 +1291,7 @@ training.seconds_per_round=1 training.steps_per_round=null
 training.seconds_per_round=0 | training.seconds_per_round | must be a number > 0 or null, not 0
 training.name=ddp sharing=none training.seconds_per_round=1
     | training.seconds_per_round | ddp makes the same steps on all ranks; leave it out
-'graph={name: churn, schedule: [[0, 1, 2]]}' | graph.graph | missing; it must be a Graph
+'graph={name: churn, schedule: [[0, 1, 2]]}' | graph.graph | missing; it must be a graph
 'graph={name: churn, graph: {name: ring, nods: 4}, schedule: [[0, 1, 2]]}'
     | graph.graph.nods | unknown option of ring; did you mean 'nodes'?
 'graph={name: churn, graph: {name: similarity, nodes: 8, neighbors: 1}, schedule: [[3, 1, 2]]}'
@@ -1301,7 +1311,7 @@ training.name=ddp sharing=none training.seconds_per_round=1
     | graph | churn: rank 1 begins in round 5, but is there already...
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[1]]}' | graph.schedule[0] | must be ...
 graph=by_rounds
-    | graph.schedule | missing; it must be a list of lists of exactly 2 (a whole number >= 0, a Graph)
+    | graph.schedule | missing; it must be a list of lists of exactly 2 (a whole number >= 0, a graph)
 'graph={name: by_rounds, schedule: 3}' | graph.schedule | must be a list of lists of exactly 2 (..., not 3
 'graph={name: by_rounds, schedule: []}' | graph.schedule | must have at least one [first round, graph]
 'graph={name: by_rounds, schedule: [[0]]}'
@@ -1368,15 +1378,23 @@ time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4,
 'training.pace={step_seconds: 0.01, slowdown: {distribution: stragglers, share: 2}}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'
-    | training.pace.slowdown | sigma is no option of exponential (known: drawn)
+    | training.pace.slowdown.sigma | unknown option of exponential (known: drawn)
 'communication={name: simulated, uplink: {distribution: lognormal, medain: 1}}'
-    | communication.uplink.medain | unknown key; did you mean 'median'?
+    | communication.uplink.medain | unknown option of lognormal; did you mean 'median'?
+'communication={name: simulated, latency: {edges: 5, others: {distribution: gauss}}, uplink: {mean: 1}}'
+    | communication.latency.others.distribution | unknown distribution 'gauss' (known: exponential, ...
+    | communication.latency.edges | must be text or a list of lists of exactly 3 (...), not 5
+    | communication.uplink | must be a number >= 0 or text or a list of ... or a distribution or a mapping ...
+'training.pace={step_seconds: 0.01, slowdown: {distribution: lognormal, sigma: 9, drwn: rank}, devise: phone}'
+    | training.pace.slowdown.drwn | unknown option of lognormal; did you mean 'drawn'?
+    | training.pace.slowdown.sigma | must be a number > 0 and <= 3, not 9
+    | training.pace.devise | unknown key; did you mean 'device'?
 'communication={name: simulated, latency: {table: mlab, shares: [1, -2]}}'
     | communication.latency.shares[1] | must be a number > 0, not -2
 'communication={name: simulated, latency: {table: azur}}'
     | communication.latency.table | must be 'azure' or 'mlab', not 'azur'
 'communication={name: simulated, uplink: {distribution: quantiles, levels: [0.9, 0.1], values: [1, 2]}}'
-    | communication.uplink | levels must increase: 0.9, 0.1
+    | communication.uplink.levels | must increase: 0.9, 0.1
 training.pace=instant 'communication={name: simulated, downlink: {table: azure}}'
     | communication.downlink | azure has latencies alone; mlab has quantiles of rates
 'training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}'

@@ -10,7 +10,8 @@ from decentnode.errors import BadInput, GraphError
 from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, default_weights
 from decentnode.graph.roles import Hierarchical
-from decentnode.sharing import FedAvg, Gossip, Levels
+from decentnode.sharing import Choco, FedAvg, FedStc, Gossip, GradientTracking, Levels, NoSharing
+from decentnode.sharing.levels import LevelScheme
 from decentnode.testing import Lockstep, bound, random_models
 from decentnode.transforms import Cast
 
@@ -32,7 +33,7 @@ def embedded(W, ranks):
 def test_gossip_in_both_levels_is_the_product_of_their_matrices():
     graph = Hierarchical(N, K, inner="ring", outer="ring", every=EVERY)
     models = random_models(N)
-    network, x = Lockstep(lambda: Levels("gossip", {"name": "gossip"}), graph, models), models.numpy()
+    network, x = Lockstep(lambda: Levels(), graph, models), models.numpy()
     inner = np.eye(N)
     for cluster in CLUSTERS:
         inner = embedded(matrix(Ring(K)), cluster) @ inner
@@ -44,8 +45,8 @@ def test_gossip_in_both_levels_is_the_product_of_their_matrices():
 
 def test_each_level_has_a_chain_of_its_own():
     graph = Hierarchical(N, K, every=EVERY)
-    outer = {"name": "gossip", "transforms": [{"name": "cast", "dtype": "bf16"}]}
-    network = Lockstep(lambda: Levels("gossip", outer), graph, random_models(N, 10))
+    outer = lambda: LevelScheme(Gossip(), (Cast("bf16"),))
+    network = Lockstep(lambda: Levels(outer=outer()), graph, random_models(N, 10))
     sizes = []
     for _ in range(2):
         network.mix()
@@ -58,10 +59,16 @@ def test_fed_avg_in_both_levels_is_hierarchical_fed_avg(outer):
     """Edge servers average in each round; in each second round the cloud averages theirs, for all clients."""
     samples = [0, 3, 5] * 2 + [0, 1, 1] * 2
     graph = Hierarchical(N, K, inner="federated", outer=outer, every=EVERY)
-    top = "fed_avg" if outer == "federated" else "gossip"
+    top = FedAvg if outer == "federated" else Gossip
     start = random_models(1).expand(N, -1).clone()
     setup_of = lambda rank: {"samples": samples[rank]}
-    network = Lockstep(lambda: Levels("fed_avg", top), graph, start, weights=Uniform(), setup_of=setup_of)
+    network = Lockstep(
+        lambda: Levels(LevelScheme(FedAvg()), LevelScheme(top())),
+        graph,
+        start,
+        weights=Uniform(),
+        setup_of=setup_of,
+    )
     targets = random_models(N, seed=3)
     edges = np.tile(start[0].numpy(), (4, 1))
     q = np.array([8, 8, 2, 2]) / 20 if outer == "federated" else np.full(4, 0.25)
@@ -84,47 +91,46 @@ def refused(graph, sharing):
 
 def test_a_level_takes_what_its_graph_can_do():
     served = Hierarchical(N, K, inner="federated")
-    assert refused(served, Levels("fed_avg", "gossip")) == []
-    assert refused(served, Levels("gossip", "gossip"))[0].startswith(
-        "gossip is for peers, but the inner level has"
-    )
+    assert refused(served, Levels(LevelScheme(FedAvg()))) == []
+    assert refused(served, Levels())[0].startswith("gossip is for peers, but the inner level has")
     assert refused(served, Gossip()) == [
         "gossip is for peers, but hierarchical has a server; use one of: levels"
     ]
     assert refused(served, FedAvg()) == ["fed_avg is for one level, but hierarchical has two; use levels"]
-    (line,) = refused(Hierarchical(N, K, every=2), Levels("gossip", "choco"))
+    (line,) = refused(Hierarchical(N, K, every=2), Levels(outer=LevelScheme(Choco())))
     assert line.startswith("choco needs a graph that is the same in every round; this one is not")
-    (line,) = refused(FullyConnected(4), Levels("gossip", "gossip"))
+    (line,) = refused(FullyConnected(4), Levels())
     assert line == "levels needs a graph of two levels, such as hierarchical; fully_connected has one"
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("inner", "outer", "lines"),
     [
-        (("none", "gossip"), "inner: none does not work in a level; use gossip or fed_avg"),
+        (NoSharing(), Gossip(), ["inner: none does not work in a level; use gossip or fed_avg"]),
         (
-            ({"name": "fed_avg", "etta": 1}, "gossip"),
-            "inner.etta: unknown option of fed_avg; did you",
+            FedStc(),
+            Gossip(),
+            ["inner: fed_stc sends updates down, which a mix of heads would miss; use fed_avg"],
         ),
-        (({"name": "fed_avg", "eta": -1}, "gossip"), "inner.eta: input should be greater than 0, not -1"),
-        (({"eta": 1}, "gossip"), "inner.name: missing; name one of: "),
-        (("fed_stc", "gossip"), "inner: fed_stc sends updates down"),
-        (("gossip", "gradient_tracking"), "outer: gradient_tracking changes local steps"),
         (
-            (("gossip"), {"name": "gossip", "transforms": ["cats"]}),
-            "unknown transform 'cats'; did you mean 'cast'",
+            Levels(),
+            GradientTracking(),
+            [
+                "inner: levels does not work in a level; use gossip or fed_avg",
+                "outer: gradient_tracking changes local steps; heads only mix: use gossip",
+            ],
         ),
     ],
 )
-def test_levels_that_cannot_work_are_refused(options, why):
+def test_schemes_that_do_not_work_in_their_level_are_refused_together(inner, outer, lines):
     with pytest.raises(BadInput) as caught:
-        Levels(*options)
-    assert str(caught.value).startswith(why)
+        Levels(LevelScheme(inner), LevelScheme(outer))
+    assert str(caught.value).splitlines() == lines
 
 
 def test_a_chain_for_both_levels_is_refused():
     with pytest.raises(BadInput, match="levels has a chain for each level: put transforms into"):
-        bound(Levels("gossip", "gossip"), N, 7, (Cast(),))
+        bound(Levels(), N, 7, (Cast(),))
 
 
 @pytest.mark.parametrize(

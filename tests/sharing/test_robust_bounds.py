@@ -30,6 +30,7 @@ from decentnode.sharing import (
     Ubar,
 )
 from decentnode.sharing.blocks.buffers import stay_in_vector
+from decentnode.sharing.levels import LevelScheme
 from decentnode.sharing.overlays import on_overlay
 from decentnode.testing import Lockstep, bound, random_models
 from decentnode.transforms import Cast
@@ -266,7 +267,7 @@ def test_rules_bound_wrong_models_within_levels_and_on_overlays(liar):
     overlay = WeightedGraph(Flipper(9, 4, start="lattice"), MetropolisHastings())
     attack, honest = Scaling(ranks=(liar,), scale=1e30), [i for i in range(9) if i != liar]
     for make, where in (
-        (lambda: Levels("median", "median"), graph),
+        (lambda: Levels(LevelScheme(Median()), LevelScheme(Median())), graph),
         (lambda: on_overlay(TrimmedMean(faults=1), overlay), FullyConnected(9)),
     ):
         schemes = iter([attack.wrap(make()) if i == liar else make() for i in range(9)])
@@ -283,6 +284,6 @@ def test_running_statistics_are_mixed_by_the_rule_or_not_beside_it():
     )
     assert stay_in_vector(layout, TrimmedMean(), ())
     assert not stay_in_vector(layout, Gossip(), (Cast(),))
-    for scheme, transforms in ((TrimmedMean(), (Cast(),)), (Levels("median", "gossip"), ())):
+    for scheme, transforms in ((TrimmedMean(), (Cast(),)), (Levels(LevelScheme(Median())), ())):
         with pytest.raises(BadInput, match=r"beside (trimmed_mean|median), which would not limit"):
             stay_in_vector(layout, scheme, transforms)

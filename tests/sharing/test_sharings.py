@@ -3,11 +3,14 @@
 import asyncio
 import copy
 import importlib
+import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -24,6 +27,8 @@ from decentnode.graph.base import Graph
 from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import AllReduce, Choco, Gossip, Sharing, aliases
+from decentnode.sharing.base import Promises, Requirements, Setup, SharingBase
+from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
@@ -37,6 +42,34 @@ from tests.support.scheme_cases import (
     q8_gradient,
     random_models,
 )
+
+USED_BY_PLUGINS = {"chain", "decode", "decode_each", "encode", "flaw_of", "weighted_mix"}
+"""What a scheme uses of its base, and nobody else."""
+
+
+def hooks() -> list[str]:
+    names = {*vars(SharingBase), *vars(Sharing)} - USED_BY_PLUGINS
+    members = {name: inspect.getattr_static(Sharing, name) for name in names if name[0] != "_"}
+    return sorted(
+        name for name, member in members.items() if callable(member) or isinstance(member, property)
+    )
+
+
+@pytest.mark.parametrize("hook", hooks())
+def test_a_wrapper_forwards_every_hook(hook):
+    scheme = MagicMock(spec=Sharing, promises=Promises(), requirements=Requirements(), refusals=[])
+    wrapper = SchemeWrapper(scheme)
+    wrapper.setup = Setup(None, SimpleNamespace(protects=False), None)
+    if isinstance(inspect.getattr_static(Sharing, hook), property):
+        setattr(scheme, hook, sentinel := object())
+        assert getattr(wrapper, hook) is sentinel
+        return
+    method = getattr(wrapper, hook)
+    given = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+    result = method(*(MagicMock() for _ in given))
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+    getattr(scheme, hook).assert_called_once()
 
 
 class Changing(Graph):

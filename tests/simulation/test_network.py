@@ -17,7 +17,17 @@ from decentnode.config.loader import load
 from decentnode.errors import BadInput, RunFailed
 from decentnode.simulation.fair import FairLinks, Flow
 from decentnode.simulation.network import Network
-from decentnode.simulation.quantities import RATES, TIMES, Distribution, Edges, Regions, in_unit, numbers_of
+from decentnode.simulation.quantities import (
+    RATES,
+    TIMES,
+    Edges,
+    Lognormal,
+    Quantiles,
+    Regions,
+    UniformDistribution,
+    in_unit,
+    numbers_of,
+)  # fmt: skip
 from decentnode.simulation.tcp import TCP
 
 ROOT = Path(__file__).parents[2]
@@ -427,15 +437,13 @@ def test_a_run_with_another_seed_has_another_network():
 
 
 def test_distributions_are_drawn_by_the_seed():
-    spread = Distribution("lognormal", median="10 Mbit/s", sigma=0.5)
+    spread = Lognormal(median="10 Mbit/s", sigma=0.5)
     drawn = numbers_of(spread, RATES, 4000, "uplink", seed=1)
     assert np.median(drawn) == pytest.approx(1e7, rel=0.05)
     assert (drawn == numbers_of(spread, RATES, 4000, "uplink", seed=1)).all()
     assert (drawn != numbers_of(spread, RATES, 4000, "uplink", seed=2)).any()
-    with pytest.raises(ValueError, match="low is missing; uniform needs low and high"):
-        Distribution("uniform", high=2.0)
     with pytest.raises(BadInput, match=r"uplink: low is 3\.0, and high is only 2\.0"):
-        numbers_of(Distribution("uniform", low=3.0, high=2.0), RATES, 4, "uplink", seed=1)
+        numbers_of(UniformDistribution(low=3.0, high=2.0), RATES, 4, "uplink", seed=1)
 
 
 def test_regions_have_half_of_the_measured_round_trips():
@@ -456,7 +464,7 @@ def test_regions_have_half_of_the_measured_round_trips():
 )
 def test_draws_have_the_quantiles_that_they_are_drawn_from(levels, values):
     levels, values = sorted(levels), sorted(values[: len(levels)])
-    spread = Distribution("quantiles", levels=tuple(levels), values=tuple(values))
+    spread = Quantiles(levels=tuple(levels), values=tuple(values))
     drawn = numbers_of(spread, RATES, 3000, "uplink", seed=1)
     assert values[0] * 0.999 <= drawn.min() and drawn.max() <= values[-1] * 1.001
     for level, value in zip(levels, values, strict=True):
@@ -471,13 +479,13 @@ def test_draws_have_the_quantiles_that_they_are_drawn_from(levels, values):
 
 def test_quantiles_that_are_none_are_refused():
     for levels, values, what in (
-        ((0.5,), (1.0,), "levels must be two or more, for instance [0.1, 0.5, 0.9]"),
-        ((0.1, 0.5), (1.0,), "2 levels and 1 values; each level needs a value"),
-        ((0.5, 0.1), (1.0, 2.0), "levels must increase: 0.5, 0.1"),
+        ((0.5,), (1.0,), "levels: must be two or more, for instance [0.1, 0.5, 0.9]"),
+        ((0.1, 0.5), (1.0,), "values: 2 levels and 1 values; each level needs a value"),
+        ((0.5, 0.1), (1.0, 2.0), "levels: must increase: 0.5, 0.1"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
-            Distribution("quantiles", levels=levels, values=values)
-    falling = Distribution("quantiles", levels=(0.1, 0.9), values=("20 Mbit/s", 1e6))
+        with pytest.raises(BadInput, match=f"^{re.escape(what)}$"):
+            Quantiles(levels=levels, values=values)
+    falling = Quantiles(levels=(0.1, 0.9), values=("20 Mbit/s", 1e6))
     with pytest.raises(BadInput, match="uplink: values must not decrease where levels increase"):
         numbers_of(falling, RATES, 2, "uplink", seed=1)
 

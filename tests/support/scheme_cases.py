@@ -64,6 +64,7 @@ from decentnode.sharing import (
 )
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.pairwise_masks import MaskKeys
+from decentnode.sharing.levels import LevelScheme
 from decentnode.testing import Q8, random_models
 from decentnode.transforms import Cast, Qsgd, Rice
 from decentnode.transforms.coding.zstd import Zstd
@@ -243,13 +244,13 @@ CASES: dict[str, Case] = {
     "krum": Case(Krum, graphs=DENSE, chains=LOSSY),
     "krum nearest": Case(lambda: Krum(before="nnm"), graphs=DENSE),
     "levels": Case(
-        lambda: Levels("choco", {"name": "gossip", "transforms": ["cast"]}),
+        lambda: Levels(LevelScheme(Choco()), LevelScheme(Gossip(), (Cast(),))),
         graphs=(Hierarchical(9, 3, every=2),),
         chains=(plain,),
         keeps_equal=False,
     ),
     "levels served": Case(
-        lambda: Levels({"name": "scaffold", "eta": 0.9}, "fed_adam"),
+        lambda: Levels(LevelScheme(Scaffold(eta=0.9)), LevelScheme(FedAdam())),
         graphs=(Hierarchical(9, 3, inner="federated", outer="federated", every=2),),
         weights=Uniform(),
         chains=(plain,),

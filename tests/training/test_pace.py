@@ -9,7 +9,7 @@ import pytest
 
 from decentnode.core.clock import Clock
 from decentnode.errors import BadInput
-from decentnode.training.pace import Pace, PaceSettings, RandomSlowdown
+from decentnode.training.pace import ExponentialSlowdown, LognormalSlowdown, Pace, PaceSettings, Stragglers
 
 
 def seconds(settings, rank=0, nodes=8, seed=1, rounds=1, steps=1):
@@ -20,25 +20,25 @@ def seconds(settings, rank=0, nodes=8, seed=1, rounds=1, steps=1):
 def test_factors_have_the_moments_of_their_distribution():
     drawn = 4000
     for slowdown, mean, variance in (
-        (RandomSlowdown("exponential"), 1, 1),
-        (RandomSlowdown("lognormal", sigma=0.5), exp(0.125), (exp(0.25) - 1) * exp(0.25)),
+        (ExponentialSlowdown(), 1, 1),
+        (LognormalSlowdown(sigma=0.5), exp(0.125), (exp(0.25) - 1) * exp(0.25)),
     ):
         factors = seconds(PaceSettings(0.5, slowdown), rounds=40, steps=drawn // 40) / 0.5
         assert abs(factors.mean() - mean) < 5 * sqrt(variance / drawn)
         assert len(set(factors)) == drawn
         # The median of exp(sigma N) is 1; that of an exponential is ln 2. 5 standard errors of a median.
         median, density = (
-            (np.log(2), 0.5) if slowdown.distribution == "exponential" else (1, 1 / (0.5 * sqrt(2 * pi)))
+            (np.log(2), 0.5) if isinstance(slowdown, ExponentialSlowdown) else (1, 1 / (0.5 * sqrt(2 * pi)))
         )
         assert abs(np.median(factors) - median) < 5 / (2 * density * sqrt(drawn))
-    by_rank = RandomSlowdown("exponential", drawn="rank")
+    by_rank = ExponentialSlowdown(drawn="rank")
     whole = [seconds(PaceSettings(1, by_rank), rank, rounds=3, steps=2) for rank in range(8)]
     assert all(len(set(number)) == 1 for number in whole) and len({number[0] for number in whole}) == 8
 
 
 @pytest.mark.parametrize(("share", "slow"), [(0.25, 2), (0.5, 4), (1.0, 8)])
 def test_a_share_of_the_ranks_straggles(share, slow):
-    settings = PaceSettings(0.01, RandomSlowdown("stragglers", share=share, factor=4))
+    settings = PaceSettings(0.01, Stragglers(share=share, factor=4))
     by_rank = [seconds(settings, rank, rounds=3)[0] for rank in range(8)]
     assert sorted(by_rank) == pytest.approx([0.01] * (8 - slow) + [0.04] * slow)
 
@@ -134,7 +134,7 @@ def test_a_file_of_devices_that_is_none_is_one_line(content, line, tmp_path):
 
 
 def test_no_step_is_slowed_to_more_than_an_hour():
-    slow = PaceSettings(1e300, RandomSlowdown("lognormal", sigma=3.0))
+    slow = PaceSettings(1e300, LognormalSlowdown(sigma=3.0))
     assert slow.of_rank(0, 4, 1, Clock()).seconds(0, 0) == 3600.0
 
 

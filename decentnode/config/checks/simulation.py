@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
-from decentnode.communication.simulated import Simulated
 from decentnode.config.settings import KeyFolder, TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
@@ -14,13 +13,13 @@ def _virtual_time(
     communication: Communication, training: TrainingSettings, graph: Graph, time_model: TimeModelSettings
 ) -> Iterator[Defect]:
     """Yields options that do not fit the nodes, and a simulation whose steps have no duration."""
-    if not isinstance(communication, Simulated):
+    if not communication.plan.simulation:
         if training.pace == "instant":
             what = "instant: only in virtual time (communication: simulated); leave it out"
             yield Defect(("training", "pace"), what)
         return
     try:
-        communication.network_of(graph.num_nodes)
+        communication.check_nodes(graph.num_nodes)
     except BadInput as error:
         yield from (defect.below(("communication",)) for defect in error.defects)
     if training.pace is None:
@@ -43,7 +42,7 @@ def _virtual_time(
 
 def _flows(communication: Communication, graph: Graph, time_model: TimeModelSettings) -> Iterator[Defect]:
     """Yields more flows at once than `fair` computes, where the graph has a known number of edges."""
-    most = communication.most_flows if isinstance(communication, Simulated) else None
+    most = communication.most_flows
     if most is None or time_model.is_asynchronous or not graph.changes.repeats:
         return
     flows = sum(graph.most_targets(rank) for rank in range(graph.num_nodes))

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
-from decentnode.graph.base import SEED, Adjacency, AperiodicGraph, RedrawnGraph, as_pairs, neighbor_lists
+from decentnode.graph.base import SEED, Adjacency, RedrawnGraph, as_pairs, neighbor_lists
+from decentnode.graph.overlays.served import BlockSource, ServedGraph
 from decentnode.graph.redrawn import EpidemicLocal, EpidemicOracle
 from decentnode.options import Port, Positive
 
@@ -22,25 +23,9 @@ POLICIES: dict[str, type[EpidemicOracle] | type[EpidemicLocal]] = {
 """The graphs that the service draws from, by name."""
 
 
-class BlockSource(Protocol):
-    """The source of the answers of the service."""
-
-    def request(self, number: int) -> None:
-        """Fetches that block, without waiting for it."""
-
-    def block(self, number: int) -> bytes | None:
-        """Returns the block of that number, or None if it is not here."""
-
-    async def wait(self, number: int) -> None:
-        """Waits until the block is here or the service counts as lost."""
-
-    def repeats(self, first: int, instead: range) -> None:
-        """Called when views of the rounds `instead` are repeated, from round `first` on."""
-
-
 @GRAPHS.register("peer_sampler")
 @dataclass
-class PeerSampler(AperiodicGraph):
+class PeerSampler(ServedGraph):
     """Asks a service for the neighbors of coming rounds (Jelasity et al., ACM TOCS 2007: peer sampling).
 
     A small process beside machine 0, or one started by hand, draws the edges of `block` rounds at once, as
@@ -59,8 +44,6 @@ class PeerSampler(AperiodicGraph):
     address: str = ""
     """The service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
     seed: int = SEED
-
-    needs_service = True
 
     def __post_init__(self) -> None:
         _ = self.drawn  # raises GraphError for impossible options
@@ -84,11 +67,10 @@ class PeerSampler(AperiodicGraph):
         return None if self.address or machines == 1 else self.port
 
     def connect(self, source: BlockSource) -> None:
-        """Connects to the service, whose answers are the blocks from now on."""
         self._source = source
 
     def answer(self, number: int) -> bytes:
-        """A block, as the service sends it: the numbers of edges of its rounds, then the edges."""
+        # The numbers of edges of its rounds, then the edges.
         rounds = range(number * self.block, (number + 1) * self.block)
         edges = [as_pairs(self.drawn.edges(round)) for round in rounds]
         counts = np.array([len(pairs) for pairs in edges])

@@ -11,15 +11,15 @@ from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
-from decentnode.mapping.base import Linear
-from decentnode.mapping.environment import Environment, known_addresses
+from decentnode.mapping.base import Linear, Mapping
+from decentnode.mapping.environment import known_addresses
 from decentnode.mapping.job import SchedulerJob
 
 
 def job_of(settings: Settings) -> SchedulerJob | None:
     """Returns the job whose machines take part; None if the settings list them. Raises MappingError."""
-    mapping = settings.mapping.make()
-    return mapping.job if isinstance(mapping, Environment) else None
+    mapping: Mapping = settings.mapping.make()
+    return mapping.job
 
 
 def settle(settings: Settings) -> Settings:

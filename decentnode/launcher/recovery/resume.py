@@ -123,7 +123,7 @@ class ResumePlan:
                 f"{self.run_dir}: the dataset is not the one that this run began with; "
                 "restore that one, or begin a new run"
             )
-        self.other_code = difference(self.versions[-1].files, join.code) if self.versions else ""
+        self.other_code = difference(self.versions[-1].parts, join.code) if self.versions else ""
         if self.other_code and not self._accepts_other_code:
             copy = self.versions[-1].folder(self.run_dir)
             remedy = f"restore it from {copy}" if copy.is_dir() else "use the code that it began with"

@@ -53,7 +53,7 @@ class RunState:
         settings, graph = experiment.settings, experiment.graph.graph
         join = Join(
             machine=self._machine, version=__version__, digest=config.digest(settings, graph),
-            dataset=experiment.samples.digest, job=self._job, code=experiment.sources.hashes,
+            dataset=experiment.samples.digest, job=self._job, code=experiment.sources.parts,
             package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
             settings=config.flattened(config.agreed(settings, graph)),
         )  # fmt: skip

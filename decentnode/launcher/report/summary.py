@@ -158,7 +158,7 @@ def _simulated(
     seconds = max(ends, default=None)
     return {
         "network": network,
-        "pace": str(experiment.settings.training.pace),
+        "pace": str(experiment.settings.training.slowed or experiment.settings.training.pace),
         "seconds": seconds,
         "wall_seconds": round(wall, 3),
         "ratio": round(seconds / wall, 3) if seconds is not None and wall else None,

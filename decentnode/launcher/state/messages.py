@@ -26,7 +26,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     job: str = ""
     """The job of torchrun or Slurm whose machines these are; empty where the configuration lists them."""
     code: dict[str, str] = {}
-    """A hash of each source file of plug-ins from outside the package."""
+    """A hash of each source file of plug-ins from outside the package, and the versions of their packages."""
     package: str = ""
     """The hash of the package's own sources in `run.json`."""
     files: dict[str, str] = {}

@@ -12,14 +12,10 @@ from decentnode.core.registry import name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Exchange, Incoming, Setup, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.blocks.weighted_sum import Terms
-from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.levels import Levels
-from decentnode.sharing.robust.base import Robust
 from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
@@ -185,17 +181,13 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
             f"running statistics would travel beside the transforms, where {hiding[0]} "
             "does not hide them; leave it out, and every node keeps its own",
         )
-    if isinstance(scheme, Robust) and not transforms:
+    if scheme.promises.limits_models and not transforms:
         # It limits what a wrong model does in all that it mixes, and an average beside it would not.
         return True
-    rules = scheme.schemes if isinstance(scheme, Levels) else (scheme,)
-    if limiting := [name_of(rule) for rule in rules if isinstance(rule, Robust)]:
+    if limiting := [name_of(rule) for rule in scheme.schemes if rule.promises.limits_models]:
         raise BadInput.at(
             "training.mix_buffers",
             f"running statistics would be averaged beside {limiting[0]}, which would not limit what a wrong "
             "model adds to them; leave it out, and every node keeps its own",
         )
-    if isinstance(scheme, Gossip) and scheme.outer is not None:
-        # Momentum would extrapolate variances.
-        return False
-    return scheme.promises.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)
+    return scheme.promises.protects or (scheme.only_averages and not transforms)

@@ -39,7 +39,12 @@ class Robust(Gossip):
     """
 
     promises = replace(
-        Gossip.promises, overlaps=False, takes_correction=False, takes_strength=False, about_mean=""
+        Gossip.promises,
+        overlaps=False,
+        takes_correction=False,
+        takes_strength=False,
+        about_mean="",
+        limits_models=True,
     )
 
     _shares: dict[int, float] = field(default_factory=dict, init=False, repr=False)

@@ -99,13 +99,13 @@ class RunDirectory:
             made = msgspec.convert(versions, list[CodeVersion])[-1]
         except (IndexError, *UNDECODABLE):
             return "it has no record of its code"
-        changed = plugin_sources.difference(made.files, self._plugin_files)
+        changed = plugin_sources.difference(made.parts, self._plugin_parts)
         ours = made.package != plugin_sources.package_digest()
         return ", ".join(filter(None, [changed, "decentnode itself" if ours else ""]))
 
     @cached_property
-    def _plugin_files(self) -> dict[str, str]:
-        return PluginSources(self.planned.settings).hashes
+    def _plugin_parts(self) -> dict[str, str]:
+        return PluginSources(self.planned.settings).parts
 
     def move_aside(self, why: str) -> None:
         """Renames the directory and its log, to make room for another attempt.

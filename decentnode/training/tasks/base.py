@@ -40,6 +40,9 @@ class Task(ABC):
     labels_are_classes: ClassVar[bool] = True
     """Whether a label is a class, and not a number."""
 
+    labels_tell_ranks: ClassVar[bool] = True
+    """Whether ranks may differ in the labels that they have; false for tokens, of which each rank has all."""
+
     @abstractmethod
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         """The metrics of an evaluation, the headline metric first; `loss` is one of them."""
