@@ -26,12 +26,12 @@ class LocalMessage(Message):
 
     payload: Payload
     reader: int
-    void: Mapping[int, int]
+    invalidated: Mapping[int, int]
     """The sender's map: by reader the last number that is invalidated for it."""
 
     @property
     def is_invalidated(self) -> bool:
-        return self.void.get(self.reader, -1) >= self.seq
+        return self.invalidated.get(self.reader, -1) >= self.seq
 
     def _parse(self, layout: Layout) -> Payload:
         return self.payload

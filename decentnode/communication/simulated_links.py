@@ -205,9 +205,9 @@ class SimulatedLinks:
         if end == NEVER:
             mailbox.fail(crash(now))
         else:
-            self._loop.call_at_nanosecond(end, self._come_back, rank, coming)
+            self._loop.call_at_nanosecond(end, self._go_online, rank, coming)
 
-    def _come_back(self, rank: int, coming: Iterator[Interval]) -> None:
+    def _go_online(self, rank: int, coming: Iterator[Interval]) -> None:
         del self._offline_since[rank]
         for peer in sorted(self._lost_while_offline.pop(rank, ())):
             self._lose(rank, peer)

@@ -236,7 +236,7 @@ class ModuleTensors:
         self._places = [_place(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries]
         self.tensors = self.current()
         in_vector = {entry.name for entry in layout.entries}
-        self._beside = [
+        self._unmixed_places = [
             _place(module, name, is_buffer=True)
             for name, _ in module.named_buffers(remove_duplicate=False)
             if name not in in_vector
@@ -255,13 +255,13 @@ class ModuleTensors:
         for tensor, view in zip(self.tensors, views, strict=True):
             tensor.data = view
 
-    def buffers_beside(self) -> list[Tensor | None]:
+    def unmixed_buffers(self) -> list[Tensor | None]:
         """The buffers beside the vector that the module has now."""
-        return [tensors.get(key) for tensors, key in self._beside]
+        return [tensors.get(key) for tensors, key in self._unmixed_places]
 
-    def set_buffers_beside(self, buffers: list[Tensor | None]) -> None:
+    def set_unmixed_buffers(self, buffers: list[Tensor | None]) -> None:
         """Gives the module these buffers beside the vector."""
-        for (tensors, key), buffer in zip(self._beside, buffers, strict=True):
+        for (tensors, key), buffer in zip(self._unmixed_places, buffers, strict=True):
             tensors[key] = buffer
 
 
@@ -297,9 +297,9 @@ class Vector:
         for tensor, view in zip(module_tensors.tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
         if module_tensors.vector is not None:
-            self._buffers = [b if b is None else b.clone() for b in module_tensors.buffers_beside()]
+            self._buffers = [b if b is None else b.clone() for b in module_tensors.unmixed_buffers()]
         else:
-            self._buffers = module_tensors.buffers_beside()
+            self._buffers = module_tensors.unmixed_buffers()
         self.attach()
 
     @property
@@ -343,9 +343,9 @@ class Vector:
         if before is self:
             return
         if before is not None:
-            before._buffers = tensors.buffers_beside()
+            before._buffers = tensors.unmixed_buffers()
         tensors.vector = self
-        tensors.set_buffers_beside(self._buffers)
+        tensors.set_unmixed_buffers(self._buffers)
         tensors.point_to(self._views_now())
 
     def take_in(self) -> None:

@@ -447,7 +447,7 @@ class Launcher:
             self._exchange_with_machines()
             self._graceful_stop.advance()
             self._log_end_at_target()
-            is_alone = self._cluster.is_left_alone(Timeouts.machine_gone)
+            is_alone = self._cluster.is_left_alone(Timeouts.machine_lost)
             if problem := self._run_state.tend(self._cluster.lost, is_alone, self._cluster.send):
                 self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
@@ -626,7 +626,7 @@ class Launcher:
             kept_bytes=self._run_state.kept_bytes,
             refused=self._cluster.refused,
             threads=self.threads,
-            beside_mb=self._evaluators.memory_mb,
+            evaluators_mb=self._evaluators.memory_mb,
             simulation=self.experiment.settings.communication.make().plan.simulation,
             target=self._target,
         )

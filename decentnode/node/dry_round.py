@@ -33,7 +33,7 @@ from decentnode.node.model_trial import ModelTrial
 from decentnode.node.privacy.plans import doubts_of
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
 from decentnode.transforms.base import Context
 
@@ -359,4 +359,4 @@ class DryNodes:
 
 def _plugin(scheme: Sharing) -> Sharing:
     """The scheme of the configuration."""
-    return scheme.scheme if isinstance(scheme, BuffersBeside) else scheme
+    return scheme.scheme if isinstance(scheme, AveragedBuffers) else scheme

@@ -63,10 +63,10 @@ from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
-from decentnode.results.records import KeptBeside, RecordFile, Records
+from decentnode.results.records import AuxiliaryRecords, RecordFile, Records
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
-from decentnode.sharing.blocks.buffers import beside, stay_in_vector
+from decentnode.sharing.blocks.buffers import stay_in_vector, with_averaged_buffers
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.batched.executor import BatchedExecutor, nodes_at_once
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
@@ -326,7 +326,7 @@ class Experiment:
         transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.sharing.transforms)]
         if not isinstance(scheme, Sharing) or stay_in_vector(self.layout.shared, scheme, transforms):
             return scheme
-        return beside(scheme)
+        return with_averaged_buffers(scheme)
 
     def bound(self, scheme: SharingBase, rank: int, vector: Vector | None = None) -> SharingBase:
         """Gives a scheme, with all that is around it, what it needs on a node of the run.
@@ -397,7 +397,7 @@ class Experiment:
         return any(size and (size - 1) % training.batch_size == 0 for size in sizes)
 
     @property
-    def room_beside(self) -> int:
+    def module_state_bytes(self) -> int:
         """The most bytes of a network's state beside its vector that an evaluator takes."""
         names = [entry.name for entry in self.layout.entries]
         return most_bytes(ModuleState(self.network, names).state_dict(), self.layout.nbytes)
@@ -481,17 +481,15 @@ class Experiment:
         )  # fmt: skip
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, mapping=self.mapping, scheme=sharing, warn=warn)
-        kept_beside: list[KeptBeside] = [journal] if journal else []
+        auxiliary: list[AuxiliaryRecords] = [journal] if journal else []
         if transcript is not None:
             exchange.tap = transcript.take
-            kept_beside.append(transcript)
+            auxiliary.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(
-                ModelRecords(run, rank, network, is_due=due, warn=warn, attach=training.attach)
-            )
+            auxiliary.append(ModelRecords(run, rank, network, is_due=due, warn=warn, attach=training.attach))
         record_file = host.record_file or RecordFile(resources.records, [rank], warn)
-        records = Records(record_file, beside=kept_beside, clock=clock)
+        records = Records(record_file, auxiliary=auxiliary, clock=clock)
         evaluation = NodeEvaluation(
             self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
         )

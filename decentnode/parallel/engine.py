@@ -272,8 +272,8 @@ class MixingEngine:
         try:
             yield self._weighed(bucket, inbox)
         finally:
-            sound = self.exchanges.release(inbox)
-        if not sound:
+            is_valid = self.exchanges.release(inbox)
+        if not is_valid:
             raise RunFailed(
                 f"rank {self._view.rank}, step {self.step}: was suspended for so long that a peer "
                 "timed out on it; a longer deadline is needed"

@@ -568,7 +568,7 @@ def test_each_part_waits_for_its_own_readers_alone(transport):
     again = [transport.open((1, 0, part), targets=[1]) for part in range(2)]
     transport.box.acknowledged(1, 1)
     assert [handle.done for handle in again] == [True, False]
-    assert transport.box.is_unread(1, 2, part=1) and not transport.box.is_unread(1, 1, part=0)
+    assert transport.box.is_unacknowledged(1, 2, part=1) and not transport.box.is_unacknowledged(1, 1, part=0)
     transport.box.acknowledged(1, 2)
     assert again[1].done
     assert not transport.box.is_read()

@@ -230,7 +230,7 @@ class Edge:
                 # The lower rank proposes: if it has ended, nobody asks for a LEAVE that was lost.
                 assert state in (PeerState.LEFT, PeerState.LOST)
         if not any(ended):
-            rounds = [end.box.peers.returns_in(end.peer) for end in self.ends]
+            rounds = [end.box.peers.rejoin_round(end.peer) for end in self.ends]
             assert PeerState.LOST not in states and len({*rounds, None}) <= 2, (states, rounds)
             if set(states) <= CONNECTED:
                 last = max(self.mixed[0].keys() & self.mixed[1].keys())

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from decentnode.communication.peers.edges import FAR_AHEAD, EdgeProtocol, farewell
-from decentnode.communication.peers.peer import PROBATION
+from decentnode.communication.peers.peer import BACKOFF_ROUNDS
 from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.wire import Header, Kind
@@ -55,7 +55,7 @@ class FakeNetwork:
 
     def first(self, rank, peer):
         """From which round on a node counts on a lost peer; None when it does not."""
-        return self.boxes[rank].peers.returns_in(peer)
+        return self.boxes[rank].peers.rejoin_round(peer)
 
 
 def test_both_ends_agree_on_a_round_that_neither_has_begun():
@@ -429,7 +429,7 @@ def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkey
         *[Timeouts.exclusion(10.0)] * 3,
     ]
     for rank in (0, 1):
-        network.begin_round(rank, network.boxes[rank].upcoming + PROBATION)
+        network.begin_round(rank, network.boxes[rank].upcoming + BACKOFF_ROUNDS)
     gives_up(network, 0, 1)
     network.begin_round(1, network.boxes[0].upcoming)
     now[0] += 1.0

@@ -251,12 +251,12 @@ class ExchangeHandle:
         Returns whether none was invalidated while it was read.
         """
         arrived, self.messages = self.messages, {}
-        sound = True
+        is_valid = True
         for source, message in arrived.items():
             # Before the acknowledgement, after which the sender writes.
-            sound = sound and not message.is_invalidated
+            is_valid = is_valid and not message.is_invalidated
             self._owner.transport.acknowledge(source, message)
-        return sound
+        return is_valid
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""

@@ -105,7 +105,7 @@ class Mailbox(ExchangeOwner):
         """Whether an exchange is open, during which the vector is not written."""
         return bool(self._open_exchanges)
 
-    def is_unread(self, reader: int, seq: int, part: int) -> bool:
+    def is_unacknowledged(self, reader: int, seq: int, part: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
         with self.lock:
             return self._send_windows[part].awaits(reader, seq)

@@ -79,7 +79,7 @@ class EdgeProtocol:
                 if peers.rank < peer and self._is_linked(peer):
                     has_any = True
                     peers[peer].proposals = 0
-                    if self._may_return(peers, peer):
+                    if self._may_rejoin(peers, peer):
                         self._propose(peers, peer, 0)
         return has_any
 
@@ -89,7 +89,7 @@ class EdgeProtocol:
         peers.drop_edge(error.peer, error)
         self._send_control(Kind.DROP_EDGE, peers.rank, error.peer, key, TOO_SLOW)
 
-    def _may_return(self, peers: Peers, peer: int) -> bool:
+    def _may_rejoin(self, peers: Peers, peer: int) -> bool:
         """Whether an agreement with the peer is allowed and can be sent."""
         is_held = peers[peer].is_held(peers.mailbox.spot, peers.clock.now())
         return self._is_reachable(peer) and not is_held
@@ -165,9 +165,9 @@ class EdgeProtocol:
             self._send_control(Kind.REJOIN_PROPOSE, peers.rank, peer, first_of(round), peers.mailbox.upcoming)
 
     def _consider(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
-        if peers.returns_in(peer) not in (None, round):
+        if peers.rejoin_round(peer) not in (None, round):
             return  # the proposals crossed; that of the rejoining peer was accepted
-        if not self._may_return(peers, peer):
+        if not self._may_rejoin(peers, peer):
             return  # it proposes again
         with peers.lock:  # both ends start with empty state from the `upcoming` that the answer carries
             agrees, upcoming = peers.readmit(peer, round, theirs), peers.mailbox.upcoming

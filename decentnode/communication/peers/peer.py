@@ -18,7 +18,7 @@ from decentnode.errors import PeerError
 Spot = tuple[int, Key | None]
 """The position of a node: the next round that it starts, and its latest exchange."""
 BEFORE_ALL: Key = (-1, 0, 0)
-PROBATION = 20
+BACKOFF_ROUNDS = 20
 """Rounds after rejoining within which another timeout counts as repeated."""
 
 
@@ -222,7 +222,7 @@ class Peer:
     def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_repeated = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
+        is_repeated = self._rejoined_in is not None and round - self._rejoined_in < BACKOFF_ROUNDS
         self._timeouts = self._timeouts + 1 if is_repeated else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)

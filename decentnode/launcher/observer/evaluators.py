@@ -113,7 +113,7 @@ class EvaluatorPool:
             ranks if self.count else [],
             layout.numel,
             layout.dtype,
-            experiment.room_beside if self.count else 0,
+            experiment.module_state_bytes if self.count else 0,
         )
         self.board = EvaluatorBoard(snapshots, self.count)
         self._local = frozenset(local)

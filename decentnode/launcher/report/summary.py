@@ -33,7 +33,7 @@ def summarize(
     kept_bytes: int = 0,
     refused: Counter[str] = NOTHING,
     threads: int = 1,
-    beside_mb: float = 0.0,
+    evaluators_mb: float = 0.0,
     target: Target | None = None,
     simulation: str = "",
 ) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def summarize(
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `beside_mb`:
+    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `evaluators_mb`:
     memory of the processes that evaluate for them.
     """
     settings = experiment.settings
@@ -106,7 +106,7 @@ def summarize(
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
         "privacy": _privacy(experiment, finished, lost),
-        "peak_memory_mb": sum(by_process.values()) + beside_mb if finished else None,
+        "peak_memory_mb": sum(by_process.values()) + evaluators_mb if finished else None,
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
 

@@ -162,13 +162,13 @@ def rounds(directory: Path, rank: int) -> list[int]:
 
 
 def newest(
-    directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print,
+    directory: Path, rank: int, device: torch.device = CPU, report_damage: Callable[[str], object] = print,
     before: int | None = None,
 ) -> Checkpoint | None:  # fmt: skip
     """The newest valid checkpoint of a rank; None if there is none at all; raises BadInput if all are
     damaged.
 
-    `note` receives a line for each damaged one; only rounds before `before` count.
+    `report_damage` receives a line for each damaged one; only rounds before `before` count.
     """
     defects = []
     for round in reversed(rounds(directory, rank)):
@@ -177,7 +177,7 @@ def newest(
         try:
             return read(directory, rank, round, device=device)
         except BadCheckpoint as error:
-            note(f"{error}; the checkpoint before it is tried")
+            report_damage(f"{error}; the checkpoint before it is tried")
             defects.append(str(error))
     if defects:
         raise BadInput(f"no checkpoint of rank {rank} can be used: {defects[0]}")

@@ -18,7 +18,7 @@ from decentnode.models.pretrained import METADATA, OTHERS, SCHEMA
 from decentnode.models.state_encoding import UnknownKind, encoded
 from decentnode.node.checkpoint.safetensors_io import BadTensors, holds, pieces
 from decentnode.results.model_files import path_of, rounds_of
-from decentnode.results.records import KeptBeside
+from decentnode.results.records import AuxiliaryRecords
 
 Content = tuple[dict[str, Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""
@@ -31,7 +31,7 @@ def _writer(process: int) -> ThreadPoolExecutor:
 
 
 @dataclass(eq=False)
-class ModelRecords(KeptBeside):
+class ModelRecords(AuxiliaryRecords):
     """The models of one node: a round waits for a copy in memory, never for the disk.
 
     At most one model waits. A model that the disk refuses is written again in `sync`.

@@ -228,10 +228,10 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         answer = Payload.dense(self._x.clone()).buffer
         self._answers |= dict.fromkeys(updates, answer)
         live = [j for j in updates if j not in self._lost]
-        speed = self._tell_speed(live) if self.follow_speed else ()
+        speed = self._announce_speed(live) if self.follow_speed else ()
         return [*speed, *(self._answer(j) for j in live)]
 
-    def _tell_speed(self, clients: Sequence[int]) -> Posts:
+    def _announce_speed(self, clients: Sequence[int]) -> Posts:
         """Tells them the greatest speed."""
         # When, and whom, must not follow from what was measured: a replay has the same messages.
         self._number += 1
@@ -284,7 +284,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
                 is_first = not self._speeds
                 self._speeds[source] = speed
                 # The first to report is the fastest: no other needs to make as many steps.
-                return self._tell_speed(self._live_clients) if self._serves and is_first else ()
+                return self._announce_speed(self._live_clients) if self._serves and is_first else ()
             elif tag == MODEL and number == self._number and self._unanswered is not None:
                 if not is_finite(payload["vector"]):
                     raise NotFinite(f"its {self.flaw_of(payload['vector'])}")
