@@ -88,12 +88,11 @@ class Simulated(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(
-            one_process=True, has_messages=True, simulation=self._in_words(), workers=self.workers
-        )
+        return TransportPlan(one_process=True, has_messages=True, has_virtual_time=True, workers=self.workers)
 
-    def _in_words(self) -> str:
-        """Returns the network as the first line of a run names it."""
+    @property
+    def network_text(self) -> str:
+        """The modelled network, as the first line of a run names it."""
 
         def shown(quantity: object, unit: str) -> str:
             if isinstance(quantity, Distribution):

@@ -241,6 +241,6 @@ def _tried(plugin: Plugin) -> Any:
     instance = plugin.make()
     for _, graph in instance.consecutive_graphs if isinstance(instance, Graph) else ():
         if isinstance(graph, StaticGraph):
-            _ = graph.adjacency
+            graph.check_adjacency()
         check_declared(graph)
     return instance

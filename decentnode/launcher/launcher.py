@@ -387,7 +387,7 @@ class Launcher:
             os.eventfd_write(self._start_signal, len(self.membership.here))
         self._look_at_target(self.evaluations.rows.values())
         self.console.began(self.experiment, self._startup, before)
-        if network := settings.communication.make().plan.simulation:
+        if network := settings.communication.make().network_text:
             self.console.line(f"simulated time: {network}; {settings.training.slowed or 'instant steps'}")
         if self._run_state.news:
             self.console.line(self._run_state.news)
@@ -627,7 +627,7 @@ class Launcher:
             refused=self._cluster.refused,
             threads=self.threads,
             evaluators_mb=self._evaluators.memory_mb,
-            simulation=self.experiment.settings.communication.make().plan.simulation,
+            network_text=self.experiment.settings.communication.make().network_text,
             target=self._target,
         )
         summary["attacks"] = attacks

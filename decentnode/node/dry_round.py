@@ -204,7 +204,7 @@ class DryNodes:
                 "model", f"the loss of {name} in training mode has no gradient; detach nothing in it"
             )
         loss.backward()  # type: ignore[no-untyped-call]
-        vector.take_in()
+        vector.adopt_replaced()
         gradient = vector.gradient[: len(vector.shared)]
         if scheme.adjust_gradient is not None:
             scheme.adjust_gradient(gradient, vector.shared, 0)
@@ -280,7 +280,7 @@ class DryNodes:
             name, model = type(scheme).__name__, self.models[rank]
             posts = [(rank, post) for post in scheme.before_step(model, views[rank])]
             posts += [(rank, post) for post in scheme.after_step(model, views[rank])]
-            if scheme.timer_is_over(inf):
+            if scheme.advance_timer(inf):
                 posts += [(rank, post) for post in scheme.on_timer(model, views[rank])]
             while posts:
                 sender, (target, tag, number, payload) = posts.pop(0)

@@ -197,7 +197,7 @@ class StepWorkers(StepExecutor):
         """Sends an order to the worker of a node; returns its number."""
         if self._worker_lost is not None:
             raise self._worker_lost
-        rank, (slot, is_aside) = training.shard.rank, training.vector.place
+        rank, (slot, is_aside) = training.shard.rank, training.vector.active
         worker = self._worker_of[rank]
         self._number += 1
         order = _ORDER.pack(self._number, rank, round, step, loss, kind, slot, is_aside)
@@ -362,7 +362,7 @@ def _answer(
     """Carries out an order; returns the reply, which is empty where none is wanted."""
     loss_out, count, samples, flag, body, reply_kind = 0.0, 0.0, 0, False, b"", _ReplyKind.RESULT
     try:
-        training.vector.follow(slot, bool(is_aside))
+        training.vector.activate(slot, bool(is_aside))
         match kind:
             case _OrderKind.STEP:
                 if not step:

@@ -275,7 +275,7 @@ class Training:
         self.module.train()
         yield
         # Buffers that are mixed are in the vector.
-        self.vector.take_in()
+        self.vector.adopt_replaced()
         self.vector.trained.copy_(vector)
         self.vector.gradient.zero_()
         self.module_state.load_state_dict(state)
@@ -405,7 +405,7 @@ class Training:
             self.vector.gradient.zero_()
             with self.reducer.step(round, step):
                 loss = compute(batches)
-            self.vector.take_in()
+            self.vector.adopt_replaced()
             if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
                 raise SkippedStep(loss)
             self._adjust(step)

@@ -16,7 +16,7 @@ TIMEOUT = 10.0
 DEPTH = 4
 """Events of the exhaustive check."""
 EVENTS = "begin", "request_from", "time_out", "propose", "restart", "leave"
-COMPARED = "state", "round", "last", "fresh_from", "requested", "margin", "proposals"
+COMPARED = "state", "round", "last_exchange", "fresh_from", "requested", "margin", "proposals"
 
 
 class FakeMessage(Message):
@@ -57,7 +57,7 @@ class End(PeerTransport):
         if self.is_waiting or box.ended or self.protocol.is_seeking:
             return
         self.mix()
-        self.next = max(self.next, box.upcoming)
+        self.next = max(self.next, box.next_round)
         if box.peers.ahead > self.next:
             self.next = box.peers.ahead
             for peer in box.peers.skip_to(self.next, [self.peer]):
@@ -95,7 +95,7 @@ class End(PeerTransport):
             arrived,
             box.ended,
             box.peers.ahead,
-            box.upcoming,
+            box.next_round,
             sorted(box._early._messages),
         ] + [getattr(peer, name) for name in COMPARED]
 

@@ -196,6 +196,13 @@ class ExchangeHandle:
         self._owner = owner
         self._wake: list[Callable[[], Any]] = []
 
+    def __repr__(self) -> str:
+        # Copies, because other threads may change the sets.
+        awaited, unreleased = sorted(tuple(self.awaited)), sorted(tuple(self.unreleased))
+        waits = "done" if self.done else f"awaits payloads of {awaited}, acknowledgements of {unreleased}"
+        counts = f"{len(self.messages)} arrived, {len(self.missing)} missing"
+        return f"<ExchangeHandle {self.key}: {waits}; {counts}>"
+
     def __await__(self) -> Any:
         if not self.done and not self._owner.alone:
             pause, loop = self.start_waiting(), asyncio.get_running_loop()

@@ -146,7 +146,7 @@ class Peers(dict[int, Peer]):
         with self.lock:
             if last is not None and self.mailbox.may_be_owed(peer, last) and self[peer].error is None:
                 self[peer].step(PeerEvent.LEAVE)
-                self[peer].last, self[peer].failed = last, failed
+                self[peer].last_exchange, self[peer].failed = last, failed
                 self._update_unsettled(self[peer])
                 self.mailbox.remove_reader(peer)
             else:
@@ -156,8 +156,8 @@ class Peers(dict[int, Peer]):
         """Ends the exchanges with all whose last one was before `key`."""
         for rank in tuple(self._unsettled):
             peer = self[rank]
-            if peer.state is PeerState.LEAVING and peer.last < key:
-                left = PeerLeft(rank, peer.last[0], peer.failed)
+            if peer.state is PeerState.LEAVING and peer.last_exchange < key:
+                left = PeerLeft(rank, peer.last_exchange[0], peer.failed)
                 self._stop_exchanging(rank, PeerEvent.FINISH, left)
 
     def lost(self) -> list[int]:
@@ -198,7 +198,7 @@ class Peers(dict[int, Peer]):
         """
         with self.lock:
             entry = self[peer]
-            if round < self.mailbox.upcoming:
+            if round < self.mailbox.next_round:
                 # The peer repeats its proposal if our REJOIN_ACCEPT was lost: the agreement still holds.
                 return entry.error is None and entry.round == round
             if self.has_left(peer):

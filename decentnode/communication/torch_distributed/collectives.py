@@ -83,7 +83,7 @@ class GroupMean(MeanOfAll):
         error = self._peers.error(rank)
         if error is None and self._peers.has_left(rank):
             peer = self._peers[rank]
-            error = PeerLeft(rank, peer.last[0], peer.failed)
+            error = PeerLeft(rank, peer.last_exchange[0], peer.failed)
         return error
 
 

@@ -54,7 +54,7 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
 
 def _keys(communication: Communication, security: str | KeyFolder) -> Iterator[Defect]:
     """Yields keys, which protect links between machines."""
-    if communication.plan.simulation and isinstance(security, KeyFolder):
+    if communication.plan.has_virtual_time and isinstance(security, KeyFolder):
         yield Defect(
             ("security",), "keys are of links between machines, and a simulation has none; leave them out"
         )

@@ -63,7 +63,8 @@ class PeerSampler(AperiodicGraph):
     needs_service = True
 
     def __post_init__(self) -> None:
-        _ = self.drawn  # raises GraphError for impossible options
+        self.drawn_graph: RedrawnGraph = POLICIES[self.policy](self.nodes, self.degree, seed=self.seed)
+        """The graph that the service draws."""
         self._source: BlockSource | None = None
         self._used: dict[int, int] = {}
 
@@ -73,12 +74,7 @@ class PeerSampler(AperiodicGraph):
 
     @property
     def directed(self) -> bool:  # type: ignore[override]
-        return self.drawn.directed
-
-    @cached_property
-    def drawn(self) -> RedrawnGraph:
-        """The graph that the service draws."""
-        return POLICIES[self.policy](self.nodes, self.degree, seed=self.seed)
+        return self.drawn_graph.directed
 
     def service_port(self, machines: int) -> int | None:
         return None if self.address or machines == 1 else self.port
@@ -90,7 +86,7 @@ class PeerSampler(AperiodicGraph):
     def answer(self, number: int) -> bytes:
         """A block, as the service sends it: the numbers of edges of its rounds, then the edges."""
         rounds = range(number * self.block, (number + 1) * self.block)
-        edges = [as_pairs(self.drawn.edges(round)) for round in rounds]
+        edges = [as_pairs(self.drawn_graph.edges(round)) for round in rounds]
         counts = np.array([len(pairs) for pairs in edges])
         return np.concatenate([counts, *(pairs.flatten() for pairs in edges)]).astype("<i4").tobytes()
 

@@ -105,7 +105,7 @@ class EvaluatorPool:
         self.count = evaluators_wanted(experiment, local)
         """The number of evaluators."""
         layout, ranks = experiment.layout, sorted(local)
-        is_virtual = bool(experiment.settings.communication.make().plan.simulation)
+        is_virtual = experiment.settings.communication.make().plan.has_virtual_time
         slots = VIRTUAL_SLOTS if is_virtual else 1
         self.snapshots = SnapshotBuffers(ranks, layout.shared.numel, layout.dtype, slots=slots)
         """For the observer, which measures the shared part of models."""

@@ -35,11 +35,11 @@ def summarize(
     threads: int = 1,
     evaluators_mb: float = 0.0,
     target: Target | None = None,
-    simulation: str = "",
+    network_text: str = "",
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
-    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
+    `network_text`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
     this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
@@ -89,7 +89,7 @@ def summarize(
         },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
-        "simulated": _simulated(experiment, finished, simulation, wall) if simulation else None,
+        "simulated": _simulated(experiment, finished, network_text, wall) if network_text else None,
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),

@@ -186,7 +186,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         payload = Payload.dense(torch.tensor([speed], dtype=torch.float64), "speed")
         return [Post(j, SPEED, self._number, payload=payload) for j in targets]
 
-    def resends(self, now: float) -> Posts:
+    def resend(self, now: float) -> Posts:
         repeats, self._repeats = self._repeats, False
         if not repeats or self._unanswered is None:
             return ()
@@ -207,7 +207,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
     def _live_clients(self) -> list[int]:
         return [j for j in self._clients if j not in self._lost]
 
-    def timer_is_over(self, now: float) -> bool:
+    def advance_timer(self, now: float) -> bool:
         if not self._serves:
             return not self._is_stepping and self._unanswered is None and self._since >= self.local_steps
         live = self._live_clients
