@@ -68,12 +68,6 @@ class ModuleState:
         for path, content in state["extra"].items():
             self.module.get_submodule(path).set_extra_state(content)
 
-    def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Continues from a checkpoint of schema 1, which has buffers alone."""
-        persistent = {name for name, _, is_persistent in all_buffers(self.module) if is_persistent}
-        for name, content in buffers.items():
-            set_buffer(self.module, name, content, is_persistent=name in persistent)
-
 
 def all_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
     """Yields name, content and whether `state_dict` has it, for each buffer, also for those not made yet."""

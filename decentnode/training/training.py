@@ -545,11 +545,8 @@ class Training:
         if self.private:
             self.private.load_state_dict(state["private"])
         self.minibatches.load_state_dict(state["minibatches"])
-        self.loss = state.get("loss")
-        if "module" in state:
-            self.load_network_state(state)
-        else:
-            self.module_state.load_buffers(state["buffers"])
+        self.loss = state["loss"]
+        self.load_network_state(state)
 
 
 def _kinds(module: nn.Module) -> dict[str, object]:

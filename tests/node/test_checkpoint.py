@@ -278,6 +278,7 @@ def deep(levels):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"schema": 1},
         {"schema": 3},
         {"schema": "1"},
         {"rank": 4},

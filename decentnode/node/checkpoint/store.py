@@ -24,8 +24,6 @@ from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensor
 
 SCHEMA = 2
 """The version of the format; a change of meaning increments it."""
-READ = (1, SCHEMA)
-"""Versions that can be read: 1 has a node's buffers where 2 has all state of its network."""
 FOLDER = "checkpoints"
 MOST_MANIFEST_BYTES = 1 << 28
 _TENSORS, _MANIFEST = ".safetensors", ".json"
@@ -220,9 +218,8 @@ def _read_manifest(path: Path) -> _Manifest:
         manifest = msgspec.json.decode(text, type=_Manifest)
     except UNDECODABLE as error:
         raise BadCheckpoint(f"{path}: is no manifest of a checkpoint: {error}"[:500]) from error
-    if manifest.schema not in READ:
-        known = " and ".join(map(str, READ))
-        raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {known}")
+    if manifest.schema != SCHEMA:
+        raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {SCHEMA}")
     if not unchanged:
         raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
     return manifest
