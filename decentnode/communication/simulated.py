@@ -54,7 +54,7 @@ class Simulated(Communication):
     downlink: PerRank | None = option(None, changes="results", timing=True)
     """The rate at which a node receives; null: infinite."""
     bandwidth: PerPair | None = option(None, changes="results", timing=True)
-    """The rate from one node to another, a limit beside uplink and downlink; null: infinite."""
+    """The rate from one node to another, a limit in addition to uplink and downlink; null: infinite."""
     jitter: Annotated[float, Ge(0)] | str = option(0.0, changes="results", timing=True)
     """The mean of an exponential time that is added to each latency."""
     loss: Annotated[float, Ge(0), Lt(1)] = option(0.0, changes="results", timing=True)

@@ -200,7 +200,7 @@ class RecordSettings:
     writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = option(
         (), changes="nothing", per_host=True
     )
-    """What machine 0 writes evaluations with, beside evaluations.jsonl."""
+    """What machine 0 writes evaluations with, in addition to evaluations.jsonl."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ class ModuleTensors:
     """The tensors of a module that are in the vector, and their flat gradient.
 
     The vectors of several nodes may take turns with one module (`Vector.attach`). Then the gradient is that
-    of the node whose turn it is, and buffers beside the vector go with their node.
+    of the node whose turn it is, and buffers that are not mixed go with their node.
     """
 
     def __init__(self, module: nn.Module, layout: ParameterLayout) -> None:
@@ -258,11 +258,11 @@ class ModuleTensors:
             tensor.data = view
 
     def unmixed_buffers(self) -> list[Tensor | None]:
-        """The buffers beside the vector that the module has now."""
+        """The buffers that are not in the vector, as the module has them now."""
         return [tensors.get(key) for tensors, key in self._unmixed_locations]
 
     def set_unmixed_buffers(self, buffers: list[Tensor | None]) -> None:
-        """Gives the module these buffers beside the vector."""
+        """Gives the module these buffers that are not in the vector."""
         for (tensors, key), buffer in zip(self._unmixed_locations, buffers, strict=True):
             tensors[key] = buffer
 
@@ -283,7 +283,7 @@ class Vector:
         """Copies the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`.
 
         Attaches itself. Vectors that share a module are all made before the first of them changes. `aside`:
-        memory for the copy that is trained beside the model, by default made when it is needed.
+        memory for the copy that is trained instead of the model, by default made when it is needed.
         """
         self.layout = layout = module_tensors.layout
         self._module_tensors = module_tensors
@@ -295,7 +295,7 @@ class Vector:
             self._set_aside(aside)
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self._buffers: list[Tensor | None] = []
-        """Those beside the vector, while another vector is attached."""
+        """Those that are not in the vector, while another vector is attached."""
         for tensor, view in zip(module_tensors.tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
         if module_tensors.vector is not None:
@@ -325,13 +325,13 @@ class Vector:
         return self.spare[: self.layout.shared.numel]
 
     def keep_personal(self) -> None:
-        """Copies the personal parameters into the spare slot, beside the mix of the others."""
+        """Copies the personal parameters into the spare slot, to the mix of the others."""
         end = self.layout.shared.numel
         self.spare[end:].copy_(self.values[end:])
 
     @property
     def trained(self) -> Tensor:
-        """The memory of the module's tensors: the model, or the copy that is trained beside it."""
+        """The memory of the module's tensors: the model, or the copy that is trained instead."""
         return self.values if self._aside is None or not self._is_aside else self._aside
 
     @property

@@ -1,4 +1,4 @@
-"""What a network has beside the tensors of its vector: buffers, extra state, frozen parameters.
+"""Module state: what a network has that is not in its vector: buffers, extra state, frozen parameters.
 
 A buffer may appear, be replaced, become longer or vanish while a network computes, and it may be sparse.
 Extra state is what a module returns from `get_extra_state`. A network may change frozen parameters itself.

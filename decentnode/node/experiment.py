@@ -398,7 +398,7 @@ class Experiment:
 
     @property
     def module_state_bytes(self) -> int:
-        """The most bytes of a network's state beside its vector that an evaluator takes."""
+        """The most bytes of a network's module state that an evaluator takes."""
         names = [entry.name for entry in self.layout.entries]
         return most_bytes(ModuleState(self.network, names).state_dict(), self.layout.nbytes)
 

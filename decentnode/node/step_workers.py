@@ -1,8 +1,8 @@
 """Processes that compute the local steps of the nodes of a host process, on vectors in shared memory.
 
 They are forked when the nodes are ready for their first round, so each has all that the nodes have. A node
-belongs to one of them for the whole run: its optimizer, its minibatches and its network's state beside the
-vector live there from then on. The host process keeps the vector, the mix and the order of all events. It
+belongs to one of them for the whole run: its optimizer, its minibatches and its module state
+live there from then on. The host process keeps the vector, the mix and the order of all events. It
 blocks where it needs the result of a step, so the models are those of a run without workers.
 
 Threads: the thread of the event loop sends orders and reads replies. Each worker has one thread.

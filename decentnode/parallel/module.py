@@ -265,7 +265,7 @@ class DecentralizedDataParallel(nn.Module):
     # Saving.
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The state beside the module's tensors: all that the next step depends on."""
+        """The extra state: all that the next step depends on, except the module's tensors."""
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers

@@ -99,7 +99,7 @@ def save(
     folder = directory / f"{rank:05d}"
     make_folder(directory, syncs)
     make_folder(folder, syncs)
-    # The old manifest goes first; otherwise it would stand beside new tensors.
+    # The old manifest goes first; otherwise it would stand for new tensors.
     delete(directory, rank, round)
     # Hashed while written: each piece is read from memory once.
     digest, path = hashlib.sha256(), _path(directory, rank, round, ending=_TENSORS)

@@ -1,4 +1,4 @@
-"""Averages running statistics in full beside what a scheme shares, whatever the scheme and its chain do."""
+"""Averages running statistics in full, outside of what a scheme shares, whatever its chain does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -171,7 +171,7 @@ def with_averaged_buffers(scheme: Sharing) -> AveragedBuffers:
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
     """Whether the scheme itself mixes the buffers in full, sends none, or must hide them as it does all.
 
-    Raises BadInput where they would have to travel beside what hides the model from peers, or beside a rule
+    Raises BadInput where they would have to travel outside of what hides the model from peers, or of a rule
     that limits what wrong models do.
     """
     if not any(entry.is_buffer for entry in layout.entries) or scheme.promises.sends == "nothing":
