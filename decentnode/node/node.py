@@ -53,6 +53,9 @@ class Node:
     round: int = field(default=-1, init=False)
     """The round that was started last."""
 
+    def __repr__(self) -> str:
+        return f"<Node {self.rank}: round {self.round}, {len(self.exchange.missing)} peers missing>"
+
     async def run(self) -> None:
         """Runs all rounds in order, from the first or from where the node resumed."""
         # A node that continues from a checkpoint has the state of the scheme from there.

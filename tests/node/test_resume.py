@@ -159,7 +159,9 @@ def test_a_node_resumed_after_its_last_round_is_tested_as_it_was_and_records_not
 def test_the_round_that_comes_next_is_known(tmp_path):
     experiment = experiment_of("gossip", tmp_path)
     saved = Nodes(experiment, tmp_path / "one").begin().run(0, 3).saved()
-    assert [node.round + 1 for node in Nodes(experiment, tmp_path / "two").load(saved).nodes] == [3] * NODES
+    nodes = Nodes(experiment, tmp_path / "two").load(saved).nodes
+    assert [node.round + 1 for node in nodes] == [3] * NODES
+    assert repr(nodes[1]) == "<Node 1: round 2, 0 peers missing>"
 
 
 class Weighted(torch.nn.Module):
