@@ -1,4 +1,6 @@
-"""An identifier typed with one of our classes shares a word with that class (docs/glossary.md)."""
+"""The words of docs/glossary.md: none that it rules out is in an identifier, and a class shares one with what
+has its type.
+"""
 
 import ast
 import re
@@ -156,3 +158,71 @@ def test_an_identifier_shares_a_word_with_its_class():
 
 def test_every_exception_is_needed():
     assert set().union(*(exceptions for exceptions, _ in strangers())) == NAMED_BY_ROLE.keys()
+
+
+# Words that the glossary rules out.
+
+FORMS = {"gave": "give", "given": "give", "came": "come", "coming": "come", "comes": "come", "going": "go"}
+OTHERS = {
+    "decentnode/parallel/rendezvous.py master": "MASTER_ADDR of torch.distributed, and a key in its store"
+}
+"""Identifiers with such a word that are others' names, or a format."""
+
+
+def spelled(name: str) -> str:
+    """The words of an identifier or a text in their basic forms, each between two spaces."""
+    split = re.sub(r"([a-z0-9])([A-Z])|([A-Z]+)(?=[A-Z][a-z])", r"\1\3 \2", name)
+    found = re.findall(r"[a-z]+", split.lower())
+    return " " + "".join(f"{FORMS.get(word, word)} " for word in found)
+
+
+def ruled_out() -> tuple[list[str], list[str]]:
+    """The words in backticks of the column `not`, as `spelled`: of every identifier, and of nouns alone."""
+    rows = re.findall(r"^\|.*\| ([^|]+) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    found = [match for row in rows for match in re.findall(r"`([a-z ]+)`( \(noun\))?", row)]
+    return tuple([spelled(word) for word, noun in found if bool(noun) is nouns] for nouns in (False, True))
+
+
+def identifiers(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
+    """What a module names, where, and whether it is a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node.name, node.lineno, not isinstance(node, ast.ClassDef)
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno, False
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr, node.lineno, False
+        elif isinstance(node, ast.alias | ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            yield (node.asname if isinstance(node, ast.alias) else node.name) or "", node.lineno, False
+
+
+def with_a_word_to_avoid(path: Path, tree: ast.Module) -> Iterator[str]:
+    always, nouns = ruled_out()
+    for name, line, is_function in identifiers(tree):
+        of_name = spelled(name)
+        if any(word in of_name for word in (always if is_function else always + nouns)):
+            yield f"{path.relative_to(ROOT)}:{line} {name}"
+
+
+def test_no_identifier_has_a_word_that_the_glossary_rules_out():
+    found = [place for path, tree in TREES.items() for place in with_a_word_to_avoid(path, tree)]
+    without_lines = {re.sub(r":\d+", "", place): place for place in found}
+    assert [place for name, place in without_lines.items() if name not in OTHERS] == []
+    assert without_lines.keys() >= OTHERS.keys()
+
+
+def test_words_are_found_in_every_kind_of_identifier():
+    always, nouns = ruled_out()
+    assert {" void ", " give up ", " beside "} <= set(always) and nouns == [" note "]
+    code = """
+class BellRing: room_beside: int
+def tell_all(unread): self._gave_up = master = 1
+def note_lost(note): pass
+try: import os as parked
+except OSError as gone: pass
+match x:
+    case who: avoided = beside_it = isGoneNow = 1
+"""
+    found = [place.split()[1] for place in with_a_word_to_avoid(ROOT / "x.py", ast.parse(code))]
+    expected = "BellRing room_beside tell_all unread _gave_up master note parked gone who beside_it isGoneNow"
+    assert sorted(found) == sorted(expected.split())

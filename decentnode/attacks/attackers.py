@@ -19,7 +19,7 @@ from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, best, read_results, write_results
 from decentnode.sharing.base import Sharing
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 
 CHECK_INTERVAL = 1.0
 """Seconds between two looks at growing transcripts."""
@@ -29,7 +29,7 @@ NICENESS = 19
 def scene_of(experiment: Experiment, run: Path) -> Scene:
     """Returns what attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
     settings, samples, first = experiment.settings, experiment.samples, experiment.schemes.plain()
-    if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
+    if isinstance(first, AveragedBuffers) or not isinstance(first, Sharing):
         raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
 
     scheme = cast(Callable[[int], Sharing], experiment.schemes.plain)
@@ -75,7 +75,8 @@ class AttackProcess(RunExtension):
             here = {rank in local for rank in attack.listeners}
             if len(here) > 1:
                 raise BadInput.at(
-                    "adversaries", f"{attack.who} are on several machines; attack afterwards (online: false)"
+                    "adversaries",
+                    f"{attack.adversary} are on several machines; attack afterwards (online: false)",
                 )
         self._attacks = [attack for attack in online if set(attack.listeners) <= set(local)]
         self._stop = -1

@@ -15,7 +15,7 @@ from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
 from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 from decentnode.sharing.wrapper import SchemeWrapper
 
 Seen = Mapping[int, Tensor]
@@ -94,7 +94,7 @@ class Attack(Adversary):
             )
 
     def wrap(self, scheme: Sharing) -> Sharing:
-        if self.needs_models and isinstance(scheme, BuffersBeside):
+        if self.needs_models and isinstance(scheme, AveragedBuffers):
             raise BadInput.at("adversaries", f"{name_of(self)} and training.mix_buffers do not go together")
         return Adversarial(scheme, self)
 

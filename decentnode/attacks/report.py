@@ -53,10 +53,11 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
             yield f"{'':<22} accounted for rank {result.victim}: epsilon {most:.4g}"
     for attack in attacks:
         if not isinstance(attack, Record) and not any(
-            result.adversary == attack.who and result.attack.startswith(name_of(attack)) for result in results
+            result.adversary == attack.adversary and result.attack.startswith(name_of(attack))
+            for result in results
         ):
             why = "found nothing: too few messages are recorded (every)"
-            yield f"{name_of(attack):<22} {attack.who:<14} {why}"
+            yield f"{name_of(attack):<22} {attack.adversary:<14} {why}"
     replaced = {(result.attack, result.adversary) for result in results}
     kept = [result for result in read_results(run) if (result.attack, result.adversary) not in replaced]
     write_results(run, [*kept, *results])

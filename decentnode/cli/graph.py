@@ -64,7 +64,7 @@ def report(
     graph = make(GRAPHS, name, options)
     for _, part in graph.changes.spans:
         if isinstance(part, StaticGraph):
-            _ = part.adjacency
+            part.check_adjacency()
         check_declared(part)
     rule = weights or default_weights(graph)
     weighted = WeightedGraph(graph, make(MIXINGS, rule))

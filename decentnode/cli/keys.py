@@ -15,8 +15,9 @@ def make(
     """Makes keys for all machines, or for so many; one line for each file. Raises BadInput."""
     mapping: Mapping = settings.mapping.make()
     security = settings.security
-    beside = config.parent if config.exists() else Path()  # the name of a shipped one has no folder here
-    folder = out or (security.keys if isinstance(security, KeyFolder) else beside / KEY_FOLDER)
+    # The name of a shipped one has no folder here.
+    config_folder = config.parent if config.exists() else Path()
+    folder = out or (security.keys if isinstance(security, KeyFolder) else config_folder / KEY_FOLDER)
     manifest, *secrets = make_keys(folder, machines or len(mapping.machines), overwrite)
     width = max(len(str(path)) for path in (manifest, *secrets))
     yield f"{manifest!s:<{width}}  for every machine; nothing in it is secret"

@@ -36,7 +36,7 @@ def report_network(settings: "Settings", drawing: "Drawing | None" = None) -> It
     nodes = graph.num_nodes
     network, regions = communication.network_of(nodes), communication.regions_of(nodes)
     yield f"nodes              {nodes}"
-    yield f"network            {communication.plan.simulation}"
+    yield f"network            {communication.network_text}"
     if regions:
         blocks = [(name, len([*ranks])) for name, ranks in groupby(regions)]
         yield f"regions            {', '.join(f'{name} ({count})' for name, count in blocks)}"

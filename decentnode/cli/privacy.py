@@ -44,7 +44,7 @@ def report(
     yield f"local extreme      {_span(result.local)}: all others together, as without a graph"
     yield f"central extreme    {_span(result.central)}: who sees only the mean of all models"
     yield from (f"{name:<18} {LEGEND[name]}" for name in _tables(result))
-    yield from (f"note               {note}" for note in result.notes)
+    yield from (f"note               {remark}" for remark in result.notes)
     yield from (f"no claim           {doubt}" for doubt in result.doubts)
     if draw is not None:
         title = f"{settings.name}: epsilon at delta {result.delta:g}"

@@ -350,8 +350,8 @@ class TransportPlan:
     """Whether payloads go through a process group, where no message can be delayed."""
     group_ranks: tuple[int, ...] | None = None
     """The nodes in that group, if the options name them."""
-    simulation: str = ""
-    """The modelled network in words, where time is virtual; empty: both are real."""
+    has_virtual_time: bool = False
+    """Whether a modelled network carries messages, in virtual time."""
     is_plain: bool = False
     """Whether payloads travel unencrypted between machines without the user's permission."""
     local_files: int = FILES_PER_PEER
@@ -397,6 +397,11 @@ class Communication(ABC):
 
     news: str = ""
     """One line for the console after `open`; empty: none."""
+
+    @property
+    def network_text(self) -> str:
+        """The modelled network in words; empty: it is a real one."""
+        return ""
 
     @property
     def plan(self) -> TransportPlan:

@@ -24,12 +24,12 @@ class LocalMessage(Message):
 
     payload: Payload
     reader: int
-    void: Mapping[int, int]
+    invalidated: Mapping[int, int]
     """The sender's map: by reader the last number that is invalidated for it."""
 
     @property
     def is_invalidated(self) -> bool:
-        return self.void.get(self.reader, -1) >= self.seq
+        return self.invalidated.get(self.reader, -1) >= self.seq
 
     def _parse(self, layout: Layout) -> Payload:
         return self.payload
@@ -74,11 +74,11 @@ class WithinProcess(Route):
     def introduce(self, peer: Peer) -> None:
         self._peers.known_to[peer.rank].add(self._rank)
         if peer.rank in self._peers and (mailbox := self._peers[peer.rank].mailbox).ended:
-            last = mailbox.sent_last[0] if mailbox.sent_last else -1
+            last = mailbox.last_exchange[0] if mailbox.last_exchange else -1
             peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
     def leave(self, failed: bool) -> None:
-        last = self._peers[self._rank].mailbox.sent_last
+        last = self._peers[self._rank].mailbox.last_exchange
         # One that has not met this node finds it ended when it does.
         for rank in sorted(self._peers.known_to[self._rank]):
             self._peers[rank].depart(self._rank, last, failed)

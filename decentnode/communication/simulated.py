@@ -54,7 +54,7 @@ class Simulated(Communication):
     downlink: PerRank | None = option(None, changes="results", timing=True)
     """The rate at which a node receives; null: infinite."""
     bandwidth: PerPair | None = option(None, changes="results", timing=True)
-    """The rate from one node to another, a limit beside uplink and downlink; null: infinite."""
+    """The rate from one node to another, a limit in addition to uplink and downlink; null: infinite."""
     jitter: Annotated[float, Ge(0)] | str = option(0.0, changes="results", timing=True)
     """The mean of an exponential time that is added to each latency."""
     loss: Annotated[float, Ge(0), Lt(1)] = option(0.0, changes="results", timing=True)
@@ -86,10 +86,11 @@ class Simulated(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(one_process=True, has_messages=True, simulation=self._in_words())
+        return TransportPlan(one_process=True, has_messages=True, has_virtual_time=True)
 
-    def _in_words(self) -> str:
-        """Returns the network as the first line of a run names it."""
+    @property
+    def network_text(self) -> str:
+        """The modelled network, as the first line of a run names it."""
 
         def shown(quantity: object, unit: str) -> str:
             if isinstance(quantity, Distribution):

@@ -71,17 +71,17 @@ class SimulatedLinks:
         self._outages = outages
         self._grace = round(grace * SECOND)
         self._offline_since: dict[int, int] = {}
-        self._cuts: dict[Separates, int] = {}
-        """Those that hold, and since when."""
-        self._met: defaultdict[int, set[int]] = defaultdict(set)
-        """By rank the peers that it knows, or that know it."""
+        self._cut_since: dict[Separates, int] = {}
+        """The cuts that hold, and since when."""
+        self._known_peers: defaultdict[int, set[int]] = defaultdict(set)
+        """By rank the peers that have heard of it, or of which it has."""
         self._messages_on_the_way: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
         self._waiting_messages: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
         """By directed link what is sent when it is up."""
         self._broken: set[tuple[int, int]] = set()
         """The pairs whose links are broken and not up again, the lower rank first."""
         self._lost_while_offline: defaultdict[int, set[int]] = defaultdict(set)
-        self._mended: defaultdict[int, set[int]] = defaultdict(set)
+        self._restored_peers: defaultdict[int, set[int]] = defaultdict(set)
         """By rank the peers whose links are up again, on whose edges the ends may disagree."""
         self._is_checking = False
 
@@ -111,7 +111,7 @@ class SimulatedLinks:
     def is_up(self, rank: int, peer: int) -> bool:
         """Whether a link carries messages now."""
         offline = self._offline_since
-        is_cut = any(separates(rank, peer) for separates in self._cuts)
+        is_cut = any(separates(rank, peer) for separates in self._cut_since)
         return rank not in offline and peer not in offline and not is_cut
 
     # Messages.
@@ -160,12 +160,12 @@ class SimulatedLinks:
         self._messages_on_the_way[link].remove(message)
         message.deliver()
 
-    def tell(self, source: int, target: int, tell: Callable[[], object]) -> None:
-        """Does at once what costs no time, such as an acknowledgement; over a link that is down, later."""
+    def carry_at_once(self, source: int, target: int, deliver: Callable[[], object]) -> None:
+        """Delivers what costs no time, such as an acknowledgement; waits for a link that is down."""
         if not self._outages or self.is_up(source, target):
-            tell()
+            deliver()
         else:
-            self.carry(source, target, 0, tell)
+            self.carry(source, target, 0, deliver)
 
     def send_control(self, kind: Kind, rank: int, peer: int, key: Key, seq: int) -> None:
         header = Header(kind, 0, rank, peer, *key, seq=seq)
@@ -199,30 +199,30 @@ class SimulatedLinks:
         until = "for ever" if end == NEVER else f"until {end / SECOND:g} s"
         self._outages.report(rank, f"offline at {now / SECOND:g} simulated s, {until}")
         self._offline_since[rank] = now
-        for peer in sorted(self._met[rank]):
+        for peer in sorted(self._known_peers[rank]):
             self._stop(rank, peer)
         self._loop.call_at_nanosecond(now + self._grace, self._break_all_of, rank, now)
         if end == NEVER:
             mailbox.fail(crash(now))
         else:
-            self._loop.call_at_nanosecond(end, self._come_back, rank, coming)
+            self._loop.call_at_nanosecond(end, self._go_online, rank, coming)
 
-    def _come_back(self, rank: int, coming: Iterator[Interval]) -> None:
+    def _go_online(self, rank: int, coming: Iterator[Interval]) -> None:
         del self._offline_since[rank]
         for peer in sorted(self._lost_while_offline.pop(rank, ())):
             self._lose(rank, peer)
-        for peer in sorted(self._met[rank]):
+        for peer in sorted(self._known_peers[rank]):
             self._restore(rank, peer)
         self._plan(rank, coming)
 
     def _break_all_of(self, rank: int, since: int) -> None:
         if self._offline_since.get(rank) == since:
-            for peer in sorted(self._met[rank]):
+            for peer in sorted(self._known_peers[rank]):
                 self._break(rank, peer)
 
     def _cut(self, separates: Separates, end: int) -> None:
         now = self._clock.nanoseconds
-        self._cuts[separates] = now
+        self._cut_since[separates] = now
         for rank, peer in self._separated_by(separates):
             self._outages.report(rank, f"link to rank {peer} cut at {now / SECOND:g} simulated s")
             self._stop(rank, peer)
@@ -232,17 +232,17 @@ class SimulatedLinks:
             self._loop.call_at_nanosecond(end, self._end_cut, separates)
 
     def _end_cut(self, separates: Separates) -> None:
-        del self._cuts[separates]
+        del self._cut_since[separates]
         for rank, peer in self._separated_by(separates):
             self._restore(rank, peer)
 
     def _break_all_cut(self, separates: Separates) -> None:
-        if separates in self._cuts:
+        if separates in self._cut_since:
             for rank, peer in self._separated_by(separates):
                 self._break(rank, peer)
 
     def _separated_by(self, separates: Separates) -> list[tuple[int, int]]:
-        pairs = {_pair(rank, peer) for rank, peers in self._met.items() for peer in peers}
+        pairs = {_pair(rank, peer) for rank, peers in self._known_peers.items() for peer in peers}
         return sorted(pair for pair in pairs if separates(*pair))
 
     # Edges whose links were broken.
@@ -254,14 +254,14 @@ class SimulatedLinks:
         has dropped.
         """
         now = self._clock.now()
-        running = [rank for rank in sorted(self._mended) if not self._peers[rank].mailbox.ended]
+        running = [rank for rank in sorted(self._restored_peers) if not self._peers[rank].mailbox.ended]
         for rank in running:
             if rank in self._offline_since:
                 continue
             self.edges[rank].propose()
             for handle, awaited in self._peers[rank].mailbox.awaited():
                 if now - handle.opened >= PROPOSAL_INTERVAL:
-                    for peer in sorted(awaited & self._mended[rank]):
+                    for peer in sorted(awaited & self._restored_peers[rank]):
                         self.send_control(Kind.RESEND, rank, peer, handle.key, 0)
         self._is_checking = bool(running)
         if running:
@@ -274,9 +274,9 @@ class SimulatedLinks:
         if not self._outages:
             return
         other, now = peer.rank, self._clock.nanoseconds
-        self._met[rank].add(other)
-        self._met[other].add(rank)
-        causes = [since for separates, since in self._cuts.items() if separates(rank, other)]
+        self._known_peers[rank].add(other)
+        self._known_peers[other].add(rank)
+        causes = [since for separates, since in self._cut_since.items() if separates(rank, other)]
         causes += [self._offline_since[end] for end in (rank, other) if end in self._offline_since]
         pair = _pair(rank, other)
         if pair not in self._broken and any(now - since >= self._grace for since in causes):
@@ -316,8 +316,8 @@ class SimulatedLinks:
         lower, higher = pair = _pair(rank, peer)
         if pair in self._broken:
             self._broken.discard(pair)
-            self._mended[lower].add(higher)
-            self._mended[higher].add(lower)
+            self._restored_peers[lower].add(higher)
+            self._restored_peers[higher].add(lower)
             self.edges[lower].propose()
             if not self._is_checking:
                 self._is_checking = True
@@ -363,7 +363,7 @@ class SimulatedRoute(Route):
 
     def acknowledge(self, source: int, message: Message) -> bool:
         if self._links.may_fail:
-            self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))
+            self._links.carry_at_once(self._rank, source, partial(self._within.acknowledge, source, message))
             return True
         self._peers[source].mailbox.acknowledged(self._rank, message.seq)
         return True
@@ -373,10 +373,12 @@ class SimulatedRoute(Route):
         self._links.introduce(self._rank, peer)
 
     def leave(self, failed: bool) -> None:
-        last = self._peers[self._rank].mailbox.sent_last
+        last = self._peers[self._rank].mailbox.last_exchange
         # One that has not met this node finds it ended when it does.
         for rank in sorted(self._peers.known_to[self._rank]):
-            self._links.tell(self._rank, rank, partial(self._peers[rank].depart, self._rank, last, failed))
+            self._links.carry_at_once(
+                self._rank, rank, partial(self._peers[rank].depart, self._rank, last, failed)
+            )
 
 
 class SimulatedEndpoint(RoutedEndpoint):

@@ -99,7 +99,7 @@ def needs_keys(settings: Settings) -> bool:
     return used and not all(map(is_loopback, addresses))
 
 
-def keys_beside(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:
+def keys_in_folders(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:
     """Returns `settings.security`, with `auto` replaced by the keys beside the configuration if needed.
 
     `folders`: those of the configuration and of the files that it extends; the first with keys counts.

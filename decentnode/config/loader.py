@@ -12,7 +12,7 @@ from decentnode.communication.security.key_files import load_manifest
 from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
 from decentnode.config.consistency import defects
-from decentnode.config.link_security import keys_beside
+from decentnode.config.link_security import keys_in_folders
 from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin, all_plugins, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
@@ -23,7 +23,7 @@ from decentnode.config.type_check import inlined_in, is_path, parameters_of
 from decentnode.core.packages import package_of
 from decentnode.core.registry import PASSED, Registry
 from decentnode.core.version import __version__
-from decentnode.datasets.locate import path_beside
+from decentnode.datasets.locate import path_in_folder
 from decentnode.errors import Key, key_text
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
@@ -67,8 +67,8 @@ def understand(document: yaml_source.Document, overrides: Sequence[Override] = (
     settings = replace(settings, training=per_rank(settings.training, mapping))
     # `decentnode keys quickstart` writes here: a shipped configuration may be where nobody can write.
     here = [Path.cwd()] if folder.is_relative_to(CONFIGS) else []
-    settings = replace(settings, security=keys_beside(settings, [folder, *others, *here]))
-    if found := path_beside(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
+    settings = replace(settings, security=keys_in_folders(settings, [folder, *others, *here]))
+    if found := path_in_folder(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
         # The resolved configuration names the place, so that a resume from another directory finds it.
         options = {**settings.dataset.options, "path": found}
         settings = replace(settings, dataset=replace(settings.dataset, options=options))

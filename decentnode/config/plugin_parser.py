@@ -134,8 +134,8 @@ class PluginParser:
         for name in [name for name in section if name not in parameters]:
             self.document.report(unknown_key((*key, name), what, known))
         found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
-        unread = any(place[: len(key)] == key for place in self.document.unreadable)
-        return found if len(self.document.defects) == before and not unread else None
+        is_unreadable = any(place[: len(key)] == key for place in self.document.unreadable)
+        return found if len(self.document.defects) == before and not is_unreadable else None
 
     def _option(self, key: Key, name: str, section: Mapping[str, Any], hint: Any, default: Any) -> Any:
         place = (*key, name)

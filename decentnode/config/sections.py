@@ -143,19 +143,19 @@ class SectionParser:
 
         `cls` may have more keys, for every plug-in of the kind.
         """
-        beside = keys_of_kind(cls)
-        plugin = self.parser.plugin(key, registry, default, generic=beside)
+        generic_keys = keys_of_kind(cls)
+        plugin = self.parser.plugin(key, registry, default, generic=generic_keys)
         graph, scheme = self.made.get("graph"), plugin and plugin.cls
         if plugin and graph and isinstance(scheme, type) and issubclass(scheme, SharingBase):
             plugin = replace(plugin, options={**plugin.options, **scheme.on_graph(plugin.options, graph)})
         if plugin and not isinstance(registry, TorchClasses):
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         section = self.parser.get(key)
-        values = {name: given for name, given in beside.items() if is_value(given[0])}
+        values = {name: given for name, given in generic_keys.items() if is_value(given[0])}
         own = {n: value for n, value in section.items() if n in values} if isinstance(section, dict) else {}
         found = self.parser.options(key, own, values, what="key", known=list(values)) or {}
         self.made |= found
-        found |= {n: self._field((*key, n), hint) for n, (hint, _) in beside.items() if n not in values}
+        found |= {n: self._field((*key, n), hint) for n, (hint, _) in generic_keys.items() if n not in values}
         return plugin and cls(**vars(plugin), **found)
 
     def _plugins(self, key: Key, registry: Registry) -> tuple[Plugin | None, ...]:
@@ -245,6 +245,6 @@ def _tried(plugin: Plugin) -> Any:
     instance = plugin.make()
     for _, graph in instance.changes.spans if isinstance(instance, Graph) else ():
         if isinstance(graph, StaticGraph):
-            _ = graph.adjacency
+            graph.check_adjacency()
         check_declared(graph)
     return instance

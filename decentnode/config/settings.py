@@ -200,7 +200,7 @@ class RecordSettings:
     writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = option(
         (), changes="nothing", per_host=True
     )
-    """What machine 0 writes evaluations with, beside evaluations.jsonl."""
+    """What machine 0 writes evaluations with, in addition to evaluations.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ class Settings:
         """
         if effect.changes == "models" or not effect.timing:
             return effect.changes == "models"
-        has_virtual_time = bool(self.communication.make().plan.simulation)
+        has_virtual_time = self.communication.make().plan.has_virtual_time
         return has_virtual_time and (self.time_model.is_asynchronous or bool(self.faults))
 
     @property
@@ -357,7 +357,7 @@ class Settings:
         plugins = [self.sharing.make(), private.make() if private else None]
         if any(getattr(plugin, "generator", None) == "secure" for plugin in plugins):
             return "generator: secure draws other numbers"
-        is_virtual = bool(self.communication.make().plan.simulation)
+        is_virtual = self.communication.make().plan.has_virtual_time
         if is_virtual and self.faults:
             return "nodes that faults put at different times continue together"
         if self.training.seconds_per_round is not None and not is_virtual:

@@ -175,7 +175,7 @@ class Timeouts:
         return 2 * self.farewell + 5.0
 
     @property
-    def process_gone(self) -> float:
+    def process_lost(self) -> float:
         """Exit of a process without nodes, until the launcher waits no longer."""
         return self.process_exit + self.killed
 
@@ -222,7 +222,7 @@ class Timeouts:
 
     machine_silent: ClassVar[float] = 10.0
     """A launcher without a message until its nodes count as lost; they count again when it reconnects."""
-    machine_gone: ClassVar[float] = 600.0
+    machine_lost: ClassVar[float] = 600.0
     """A launcher without a message until no checkpoints are kept for it."""
     machine_twin: ClassVar[float] = 3.0
     """A launcher without a message until another one may take its place."""

@@ -225,7 +225,7 @@ class ModuleTensors:
     """The tensors of a module that are in the vector, and their flat gradient.
 
     The vectors of several nodes may take turns with one module (`Vector.attach`). Then the gradient is that
-    of the node whose turn it is, and buffers beside the vector go with their node.
+    of the node whose turn it is, and buffers that are not mixed go with their node.
     """
 
     def __init__(self, module: nn.Module, layout: ParameterLayout) -> None:
@@ -234,11 +234,13 @@ class ModuleTensors:
         self.layout = layout
         self.vector: Vector | None = None
         """The vector whose turn it is."""
-        self._places = [_place(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries]
-        self.tensors = self.current()
+        self._locations = [
+            _location(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries
+        ]
+        self.tensors = self.find_tensors()
         in_vector = {entry.name for entry in layout.entries}
-        self._beside = [
-            _place(module, name, is_buffer=True)
+        self._unmixed_locations = [
+            _location(module, name, is_buffer=True)
             for name, _ in module.named_buffers(remove_duplicate=False)
             if name not in in_vector
         ]
@@ -247,26 +249,26 @@ class ModuleTensors:
             if not entry.is_buffer:
                 tensor.grad = entry.view(self.gradient)
 
-    def current(self) -> list[Tensor]:
+    def find_tensors(self) -> list[Tensor]:
         """The tensors that the module has now, which it may have replaced."""
-        return [tensors.get(key) for tensors, key in self._places]  # type: ignore[misc]
+        return [tensors.get(key) for tensors, key in self._locations]  # type: ignore[misc]
 
-    def point_to(self, views: list[Tensor]) -> None:
+    def set_views(self, views: list[Tensor]) -> None:
         """Makes the tensors views of a vector."""
         for tensor, view in zip(self.tensors, views, strict=True):
             tensor.data = view
 
-    def buffers_beside(self) -> list[Tensor | None]:
-        """The buffers beside the vector that the module has now."""
-        return [tensors.get(key) for tensors, key in self._beside]
+    def unmixed_buffers(self) -> list[Tensor | None]:
+        """The buffers that are not in the vector, as the module has them now."""
+        return [tensors.get(key) for tensors, key in self._unmixed_locations]
 
-    def set_buffers_beside(self, buffers: list[Tensor | None]) -> None:
-        """Gives the module these buffers beside the vector."""
-        for (tensors, key), buffer in zip(self._beside, buffers, strict=True):
+    def set_unmixed_buffers(self, buffers: list[Tensor | None]) -> None:
+        """Gives the module these buffers that are not in the vector."""
+        for (tensors, key), buffer in zip(self._unmixed_locations, buffers, strict=True):
             tensors[key] = buffer
 
 
-def _place(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Tensor | None], str]:
+def _location(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Tensor | None], str]:
     """The dictionary of a module in which a tensor is, and its key there."""
     path, _, key = name.rpartition(".")
     part = module.get_submodule(path)
@@ -282,38 +284,38 @@ class Vector:
         """Copies the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`.
 
         Attaches itself. Vectors that share a module are all made before the first of them changes. `aside`:
-        memory for the copy that is trained beside the model, by default made when it is needed.
+        memory for the copy that is trained instead of the model, by default made when it is needed.
         """
         self.layout = layout = module_tensors.layout
         self.module = module_tensors.module
         """The module whose tensors are views of it, while it is attached."""
         self._module_tensors = module_tensors
         self._slots = slots
-        self._current = 0
+        self._slot = 0
         self._aside: Tensor | None = None
         self._is_aside = False
         if aside is not None:
             self._set_aside(aside)
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self._buffers: list[Tensor | None] = []
-        """Those beside the vector, while another vector is attached."""
+        """Those that are not in the vector, while another vector is attached."""
         for tensor, view in zip(module_tensors.tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
         if module_tensors.vector is not None:
-            self._buffers = [b if b is None else b.clone() for b in module_tensors.buffers_beside()]
+            self._buffers = [b if b is None else b.clone() for b in module_tensors.unmixed_buffers()]
         else:
-            self._buffers = module_tensors.buffers_beside()
+            self._buffers = module_tensors.unmixed_buffers()
         self.attach()
 
     @property
     def values(self) -> Tensor:
         """The current model, shape (d,)."""
-        return self._slots[self._current]
+        return self._slots[self._slot]
 
     @property
     def spare(self) -> Tensor:
         """The slot for the next mix, shape (d,); its content is undefined."""
-        return self._slots[1 - self._current]
+        return self._slots[1 - self._slot]
 
     @property
     def shared(self) -> Tensor:
@@ -326,13 +328,13 @@ class Vector:
         return self.spare[: self.layout.shared.numel]
 
     def keep_personal(self) -> None:
-        """Copies the personal parameters into the spare slot, beside the mix of the others."""
+        """Copies the personal parameters into the spare slot, to the mix of the others."""
         end = self.layout.shared.numel
         self.spare[end:].copy_(self.values[end:])
 
     @property
     def trained(self) -> Tensor:
-        """The memory of the module's tensors: the model, or the copy that is trained beside it."""
+        """The memory of the module's tensors: the model, or the copy that is trained instead."""
         return self.values if self._aside is None or not self._is_aside else self._aside
 
     @property
@@ -346,19 +348,19 @@ class Vector:
         if before is self:
             return
         if before is not None:
-            before._buffers = tensors.buffers_beside()
+            before._buffers = tensors.unmixed_buffers()
         tensors.vector = self
-        tensors.set_buffers_beside(self._buffers)
-        tensors.point_to(self._views_now())
+        tensors.set_unmixed_buffers(self._buffers)
+        tensors.set_views(self._active_views())
 
-    def take_in(self) -> None:
+    def adopt_replaced(self) -> None:
         """Copies tensors that have got other memory into the vector, and makes them views again.
 
         A network may replace a buffer, or assign to `data` of a parameter. Raises RunFailed where it does not
         fit. The vector must be attached.
         """
-        tensors, views = self._module_tensors.tensors, self._views_now()
-        for index, (tensor, view) in enumerate(zip(self._module_tensors.current(), views, strict=True)):
+        tensors, views = self._module_tensors.tensors, self._active_views()
+        for index, (tensor, view) in enumerate(zip(self._module_tensors.find_tensors(), views, strict=True)):
             is_same = tensor is tensors[index]
             if is_same and tensor.is_set_to(view):
                 continue
@@ -381,8 +383,8 @@ class Vector:
 
     def flip(self) -> None:
         """Makes the spare slot the model."""
-        self._current = 1 - self._current
-        self._point()
+        self._slot = 1 - self._slot
+        self._update_views()
 
     def step_aside(self) -> None:
         """Makes a copy of the model the one that is trained; `values` does not change."""
@@ -390,21 +392,21 @@ class Vector:
             self._set_aside(torch.empty_like(self.values))
         self._aside.copy_(self.values)  # type: ignore[union-attr]
         self._is_aside = True
-        self._point()
+        self._update_views()
 
     @property
-    def place(self) -> tuple[int, bool]:
-        """The current slot, and whether the copy beside it is trained."""
-        return self._current, self._is_aside
+    def active(self) -> tuple[int, bool]:
+        """The number of the current slot, and whether the trained copy is in use."""
+        return self._slot, self._is_aside
 
-    def follow(self, current: int, is_aside: bool) -> None:
-        """Takes over the `place` of this vector in the process that has made this one by a fork.
+    def activate(self, slot: int, is_aside: bool) -> None:
+        """Takes over what is `active` of this vector in the process that has made this one by a fork.
 
         Both are views of the same memory, if that is shared.
         """
-        if self.place != (current, is_aside):
-            self._current, self._is_aside = current, is_aside
-            self._point()
+        if self.active != (slot, is_aside):
+            self._slot, self._is_aside = slot, is_aside
+            self._update_views()
 
     def rejoin(self, own_weight: float, adjust_change: Callable[[Tensor], None] | None = None) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
@@ -427,12 +429,12 @@ class Vector:
     def _set_aside(self, memory: Tensor) -> None:
         self._aside, self._views_aside = memory, [entry.view(memory) for entry in self.layout.entries]
 
-    def _views_now(self) -> list[Tensor]:
-        return self._views_aside if self._is_aside else self._views[self._current]
+    def _active_views(self) -> list[Tensor]:
+        return self._views_aside if self._is_aside else self._views[self._slot]
 
-    def _point(self) -> None:
+    def _update_views(self) -> None:
         if self._module_tensors.vector is self:
-            self._module_tensors.point_to(self._views_now())
+            self._module_tensors.set_views(self._active_views())
 
 
 def is_finite(x: Tensor) -> bool:

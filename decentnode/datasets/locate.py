@@ -126,7 +126,7 @@ def own_roots() -> list[Path]:
     return [Path(named).absolute()] if named else []
 
 
-def path_beside(dataset: Dataset, folder: Path) -> str | None:
+def path_in_folder(dataset: Dataset, folder: Path) -> str | None:
     """The directory of a dataset's files, where it is in `data` or `datasets` of a configuration's folder.
 
     None where there is none, where `path` is set, and for a dataset without files. Raises DatasetError.

@@ -100,7 +100,7 @@ ACCURACY = Metric("accuracy", higher_is_better=True, is_fraction=True)
 LOSS = Metric("loss", higher_is_better=False)
 CLASSIFICATION = (ACCURACY, LOSS)
 TRAIN_LOSS = Metric("train_loss", higher_is_better=False)
-"""The training loss of a round, which every evaluation has beside the metrics of the run."""
+"""The training loss of a round, which every evaluation has in addition to the metrics of the run."""
 DISTANCE = "consensus_distance"
 """The name by which plots know the consensus distance, which is no metric of a model."""
 

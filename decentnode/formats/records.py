@@ -18,7 +18,7 @@ from decentnode.formats.metrics import Values
 from decentnode.formats.reader import StrPath, read_lines
 
 
-class KeptBeside:
+class AuxiliaryRecords:
     """Further records of rounds at a node: models, what adversaries see, what private steps have spent."""
 
     def after(self, round: int) -> None:
@@ -101,12 +101,12 @@ class Records:
     """
 
     def __init__(
-        self, file: RecordFile, beside: Sequence[KeptBeside] = (), clock: Clock | None = None
+        self, file: RecordFile, auxiliary: Sequence[AuxiliaryRecords] = (), clock: Clock | None = None
     ) -> None:
-        """`beside`: what else is kept of rounds."""
+        """`auxiliary`: what else is kept of rounds."""
         self._clock = clock or Clock()
         self._file = file
-        self._beside = beside
+        self._auxiliary = auxiliary
         self._before: dict[str, int] = {}
         self._began = self._clock.now()
         self._began_in_reality = time.monotonic()
@@ -122,12 +122,12 @@ class Records:
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
         self._file.append(msgspec.json.encode(record))
-        for kept in self._beside:
+        for kept in self._auxiliary:
             kept.after(record.round)
 
     def at_the_end(self, round: int) -> None:
         """Keeps what is only kept of the last round, unless it is kept already."""
-        for kept in self._beside:
+        for kept in self._auxiliary:
             kept.at_the_end(round)
 
     @property
@@ -168,7 +168,7 @@ class Records:
         Raises BadInput and OSError.
         """
         self._file.cut_back(round)
-        for kept in self._beside:
+        for kept in self._auxiliary:
             kept.cut_back(round)
 
     def sync(self, waits: bool = True) -> str:
@@ -177,13 +177,13 @@ class Records:
         `waits`: whether for the disk, and not only until the operating system has their lines.
         """
         lines = self._file.sync() if waits else self._file.flush()
-        return first_problem([lines, *(kept.sync() for kept in self._beside)])
+        return first_problem([lines, *(kept.sync() for kept in self._auxiliary)])
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""
         # Other nodes may still write to a file that they share.
         lines = self._file.flush() if self._file.is_shared else self._file.close()
-        return first_problem([lines, *(kept.close() for kept in self._beside)])
+        return first_problem([lines, *(kept.close() for kept in self._auxiliary)])
 
 
 def first_problem(problems: Sequence[str]) -> str:

@@ -1,8 +1,7 @@
 """Nodes that come late or leave for good, on top of any graph."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from decentnode.core.registry import GRAPHS, name_of
@@ -15,6 +14,8 @@ from decentnode.options import NonNegative
 
 Span = tuple[NonNegative, NonNegative, NonNegative | None]
 """A rank, the first round in which it takes part, and the last; null: to the end."""
+Spans = dict[int, list[tuple[int, int | None]]]
+"""By rank its first and last rounds, ascending."""
 
 
 @GRAPHS.register("churn")
@@ -38,6 +39,7 @@ class Churn(RedrawnGraph):
 
     has_weights = True
     has_rests = True
+    _spans: Spans = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directed", self.graph.directed)
@@ -45,7 +47,7 @@ class Churn(RedrawnGraph):
             raise GraphError("churn: give one of schedule and schedule_path")
         if self.graph.is_more_than_edges:
             raise GraphError(f"churn: {name_of(self.graph)} {MORE_THAN_EDGES}")
-        _ = self._spans
+        object.__setattr__(self, "_spans", self._spans_by_rank())
 
     @property
     def num_nodes(self) -> int:
@@ -94,18 +96,17 @@ class Churn(RedrawnGraph):
     def _degree(self, rank: int, round: int) -> int:
         return sum(not self.begins(j, round) for j in self.sources(rank, round))
 
-    @cached_property
-    def _spans(self) -> dict[int, list[tuple[int, int | None]]]:
+    def _spans_by_rank(self) -> Spans:
         """Returns first and last rounds by rank, ascending; raises GraphError."""
         listed = list(self.schedule) if self.schedule_path is None else self._read(self.schedule_path)
-        spans: dict[int, list[tuple[int, int | None]]] = {}
+        spans: Spans = {}
         for rank, first, last in sorted(listed, key=lambda span: span[:2]):
             spans.setdefault(rank, []).append((first, last))
         if defects := list(self._defects(spans)):
             raise GraphError(*(f"churn: {defect}" for defect in defects))
         return spans
 
-    def _defects(self, spans: dict[int, list[tuple[int, int | None]]]) -> Iterator[str]:
+    def _defects(self, spans: Spans) -> Iterator[str]:
         n = self.graph.num_nodes
         for rank, of_rank in spans.items():
             if rank >= n:

@@ -37,12 +37,12 @@ def components_without(graph: Graph, lost: Iterable[int]) -> list[list[int]]:
 
     Edges of all rounds and both directions count.
     """
-    gone = set(lost)
+    absent = set(lost)
     ranks = range(graph.num_nodes)
     if graph.may_meet_all:
-        return [sorted(set(ranks) - gone)]
-    living = tuple(() if rank in gone else tuple(graph.partners(rank) - gone) for rank in ranks)
-    return [sorted(part) for part in components(living) if not part & gone]
+        return [sorted(set(ranks) - absent)]
+    living = tuple(() if rank in absent else tuple(graph.partners(rank) - absent) for rank in ranks)
+    return [sorted(part) for part in components(living) if not part & absent]
 
 
 def is_connected(adjacency: Adjacency) -> bool:

@@ -389,7 +389,7 @@ class Launcher:
             os.eventfd_write(self._start_signal, len(self.membership.here))
         self._look_at_target(self.evaluations.rows.values())
         self.console.began(self.experiment, self._startup, before)
-        if network := settings.communication.make().plan.simulation:
+        if network := settings.communication.make().network_text:
             self.console.line(f"simulated time: {network}; {settings.training.slowed or 'instant steps'}")
         if self._run_state.news:
             self.console.line(self._run_state.news)
@@ -450,7 +450,7 @@ class Launcher:
             self._exchange_with_machines()
             self._graceful_stop.advance()
             self._log_end_at_target()
-            is_alone = self._cluster.is_left_alone(Timeouts.machine_gone)
+            is_alone = self._cluster.is_left_alone(Timeouts.machine_lost)
             if problem := self._run_state.tend(self._cluster.lost, is_alone, self._cluster.send):
                 self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
@@ -632,8 +632,8 @@ class Launcher:
             kept_bytes=self._run_state.kept_bytes,
             refused=self._cluster.refused,
             threads=self.threads,
-            beside_mb=self._evaluators.memory_mb,
-            simulation=self.experiment.settings.communication.make().plan.simulation,
+            evaluators_mb=self._evaluators.memory_mb,
+            network_text=self.experiment.settings.communication.make().network_text,
             target=self._target,
         )
         for entries in of_extensions:

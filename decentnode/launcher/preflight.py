@@ -16,7 +16,7 @@ from decentnode.errors import BadInput, Defect, refuse
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph
 
 FILES_PER_PROCESS = 64
-THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
+THREADS_PER_PROCESS, OTHER_THREADS = 4, 6
 """Threads of a host process (the loop, the socket thread and two of ZeroMQ), and of all else on a machine."""
 
 
@@ -85,7 +85,7 @@ def check_processes(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this user or container may not have as many processes and threads."""
     plan, ranks = settings.communication.make().plan, settings.mapping.make().ranks_of(machine)
     hosts = plan.processes(len(ranks))
-    needed, left = THREADS_BESIDE + hosts * THREADS_PER_PROCESS, room_for_processes()
+    needed, left = OTHER_THREADS + hosts * THREADS_PER_PROCESS, room_for_processes()
     if needed > left:
         raise BadInput(
             f"processes: {counted(hosts, 'process', 'processes')} of nodes need about {needed} processes and "

@@ -28,7 +28,10 @@ class Environment(Consecutive):
     """The port of the rendezvous at machine 0; torchrun itself uses 29500 and 29400."""
 
     def __post_init__(self) -> None:
-        _ = self.machines
+        # An address that is not known yet has a placeholder.
+        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(self.job.processes))]
+        machines = tuple(Machine(address, self.nodes_per_machine) for address in addresses)
+        object.__setattr__(self, "machines", machines)
 
     @cached_property
     def job(self) -> SchedulerJob:
@@ -39,12 +42,6 @@ class Environment(Consecutive):
                 "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
             )
         return scheduler_job
-
-    @cached_property
-    def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
-        """All machines; an address that is not known yet has a placeholder."""
-        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(self.job.processes))]
-        return tuple(Machine(address, self.nodes_per_machine) for address in addresses)
 
     @property
     def origin(self) -> str:

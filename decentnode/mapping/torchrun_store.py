@@ -25,9 +25,9 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
     host, port = job.rendezvous
     count = len(job.processes)
     addresses = [] if known else [f"address/{machine}" for machine in range(count)]
-    is_master = job.hosts_store and job.machine == 0
+    serves = job.hosts_store and job.machine == 0
     try:
-        store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, is_master))
+        store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, serves))
         for machine, address in ({} if known else _own_addresses(job)).items():
             store.set(addresses[machine], address)
         if job.machine == 0:
@@ -35,7 +35,7 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
         store.wait([*addresses, NAME], timedelta(seconds=seconds))
         learned = [store.get(key).decode("ascii", "replace") for key in addresses]
         agreed = store.get(NAME).decode("ascii", "replace")
-        stores.part(store, count, is_master, seconds=seconds)
+        stores.part(store, count, serves, seconds=seconds)
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""Low-rank adapters: a few trained numbers beside the frozen weights of any network."""
+"""Low-rank adapters: a few trained numbers, added to the frozen weights of any network."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class Adapters:
-    """What is trained beside frozen weights (LoRA: Hu et al., ICLR 2022, section 4.1)."""
+    """What is trained in addition to frozen weights (LoRA: Hu et al., ICLR 2022, section 4.1)."""
 
     rank: Positive
     """r, the rank of the change of each weight matrix."""

@@ -1,4 +1,4 @@
-"""What a network has beside the tensors of its vector: buffers, extra state, frozen parameters.
+"""Module state: what a network has that is not in its vector: buffers, extra state, frozen parameters.
 
 A buffer may appear, be replaced, become longer or vanish while a network computes, and it may be sparse.
 Extra state is what a module returns from `get_extra_state`. A network may change frozen parameters itself.
@@ -67,12 +67,6 @@ class ModuleState:
             self._frozen[name].data.copy_(content)
         for path, content in state["extra"].items():
             self.module.get_submodule(path).set_extra_state(content)
-
-    def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Continues from a checkpoint of schema 1, which has buffers alone."""
-        persistent = {name for name, _, is_persistent in all_buffers(self.module) if is_persistent}
-        for name, content in buffers.items():
-            set_buffer(self.module, name, content, is_persistent=name in persistent)
 
 
 def all_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:

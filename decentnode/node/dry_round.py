@@ -32,7 +32,7 @@ from decentnode.node.model_trial import ModelTrial
 from decentnode.node.privacy.plans import doubts_of
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
 from decentnode.training.settings import BatchExecution
 from decentnode.transforms.base import Context
@@ -194,7 +194,7 @@ class DryNodes:
                 "model", f"the loss of {name} in training mode has no gradient; detach nothing in it"
             )
         loss.backward()  # type: ignore[no-untyped-call]
-        vector.take_in()
+        vector.adopt_replaced()
         gradient = vector.gradient[: len(vector.shared)]
         if scheme.adjust_gradient is not None:
             scheme.adjust_gradient(gradient, vector.shared, 0)
@@ -270,7 +270,7 @@ class DryNodes:
             name, model = type(scheme).__name__, self.models[rank]
             posts = [(rank, post) for post in scheme.before_step(model, views[rank])]
             posts += [(rank, post) for post in scheme.after_step(model, views[rank])]
-            if scheme.timer_is_over(inf):
+            if scheme.advance_timer(inf):
                 posts += [(rank, post) for post in scheme.on_timer(model, views[rank])]
             while posts:
                 sender, (target, tag, number, payload) = posts.pop(0)
@@ -349,4 +349,4 @@ class DryNodes:
 
 def _plugin(scheme: Sharing) -> Sharing:
     """The scheme of the configuration."""
-    return scheme.scheme if isinstance(scheme, BuffersBeside) else scheme
+    return scheme.scheme if isinstance(scheme, AveragedBuffers) else scheme

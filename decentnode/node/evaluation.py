@@ -248,7 +248,7 @@ class NodeEvaluation:
         """
         evaluators, training = self.resources.evaluators, self.training
         is_last = self.plan.is_last(record.round)
-        if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
+        if not evaluators.are_there or (is_last and evaluators.snapshots.has_pending):
             return False
         training.attach()
         try:

@@ -195,8 +195,8 @@ class Experiment:
         return ExecutionChoice(self.settings, self.graph.graph, self.network, self.layout)
 
     @property
-    def room_beside(self) -> int:
-        """The most bytes of a network's state beside its vector that an evaluator takes."""
+    def module_state_bytes(self) -> int:
+        """The most bytes of a network's module state that an evaluator takes."""
         names = [entry.name for entry in self.layout.entries]
         return most_bytes(ModuleState(self.network, names).state_dict(), self.layout.nbytes)
 

@@ -13,7 +13,7 @@ from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.vector import ModuleTensors, Vector
-from decentnode.formats.records import KeptBeside, RecordFile, Records
+from decentnode.formats.records import AuxiliaryRecords, RecordFile, Records
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import keeps_only_tensors
 from decentnode.node.asynchronous.loop import AsyncNode
@@ -140,17 +140,17 @@ class NodeFactory:
         )  # fmt: skip
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, mapping=experiment.mapping, scheme=sharing, warn=warn)
-        kept_beside: list[KeptBeside] = [journal] if journal else []
+        auxiliary: list[AuxiliaryRecords] = [journal] if journal else []
         if transcript is not None:
             exchange.tap = transcript.take
-            kept_beside.append(transcript)
+            auxiliary.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(
+            auxiliary.append(
                 ModelRecords(run, rank, vector.module, is_due=due, warn=warn, attach=training.attach)
             )
         record_file = host.record_file or RecordFile(resources.records, [rank], warn)
-        records = Records(record_file, beside=kept_beside, clock=clock)
+        records = Records(record_file, auxiliary=auxiliary, clock=clock)
         evaluation = NodeEvaluation(
             experiment.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
         )

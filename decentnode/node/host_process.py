@@ -208,7 +208,7 @@ def _build(
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     communication: Communication = experiment.settings.communication.make()
-    clock = VirtualClock() if communication.plan.simulation else Clock()
+    clock = VirtualClock() if communication.plan.has_virtual_time else Clock()
     outages = injector.outages(fork_context.reporter) if injector else Outages()
     clocks = {rank: outages.clock_of(rank, clock) for rank in ranks}
     directory = ProcessDirectory(

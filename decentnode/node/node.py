@@ -34,8 +34,6 @@ from decentnode.training.training import Training
 Tap = Callable[[int, int, Mapping[int, Payload], Mapping[int, Message]], None]
 """Gets the round, the exchange within it, what arrived by source, and when."""
 ROUNDS_REMEMBERED = 20
-LATER = ("[training][loss]", "[outer][rests]")
-"""What earlier checkpoints of this schema lack."""
 
 
 @dataclass
@@ -54,6 +52,9 @@ class Node:
     checkpoints: NodeCheckpoints
     round: int = field(default=-1, init=False)
     """The round that was started last."""
+
+    def __repr__(self) -> str:
+        return f"<Node {self.rank}: round {self.round}, {len(self.exchange.missing)} peers missing>"
 
     async def run(self) -> None:
         """Runs all rounds in order, from the first or from where the node resumed."""
@@ -145,8 +146,7 @@ class Node:
             self.sharing.load_state_dict(node["sharing"])
             for name, total in state["bytes"].items():
                 setattr(self.exchange.endpoint.counters, name, total)
-            # Earlier checkpoints have one of both.
-            self.records.resume(state["seconds"], state.get("wall_seconds", state["seconds"]))
+            self.records.resume(state["seconds"], state["wall_seconds"])
             self.records.count_from(self.exchange.endpoint.counters)
             self.exchange.refused = Counter(state["refused"])
             self.checkpoints.last = self.round
@@ -162,9 +162,6 @@ class Node:
 
         What a part does not ask for is lost in silence, and what it does not find may keep its first value.
         """
-        # Schema 1 has other names.
-        if "buffers" in saved["training"]:
-            return
         # Here, also where other processes compute the steps: they begin with what this one has.
         made = self.training.vector.values, self.training.local_state(), self.sharing.state_dict()
         loaded = saved["vector"], saved["training"], saved["sharing"]
@@ -174,7 +171,7 @@ class Node:
             for vector, training, sharing in (made, loaded)
         )
         for path in sorted(ours.keys() | theirs.keys()):
-            if ours.get(path) != theirs.get(path) and not (path not in theirs and path.endswith(LATER)):
+            if ours.get(path) != theirs.get(path):
                 raise ValueError(f"{path} is {theirs.get(path, 'missing')}, not {ours.get(path, 'known')}")
 
     def set_elapsed(self, seconds: float) -> None:

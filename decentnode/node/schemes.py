@@ -15,7 +15,7 @@ from decentnode.models.module_copies import copied
 from decentnode.node.run_samples import RunSamples
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
-from decentnode.sharing.blocks.buffers import beside, stay_in_vector
+from decentnode.sharing.blocks.buffers import stay_in_vector, with_averaged_buffers
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss
 from decentnode.training.settings import BATCH_SIZE
@@ -78,7 +78,7 @@ class Schemes:
         transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.sharing.transforms)]
         if not isinstance(scheme, Sharing) or stay_in_vector(self.layout.shared, scheme, transforms):
             return scheme
-        return beside(scheme)
+        return with_averaged_buffers(scheme)
 
     def _bound(self, scheme: SharingBase, rank: int, vector: Vector | None = None) -> SharingBase:
         layout, settings, shard = self.layout.shared, self.settings, self.samples.shard(rank)

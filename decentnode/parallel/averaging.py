@@ -76,7 +76,7 @@ def average_all(engine: MixingEngine) -> float:
     exchanges.settle(range(len(blocks)))
     for i, block in enumerate(blocks):
         if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent
-            block.take_in()
+            block.adopt_replaced()
     living = exchanges.living()
     check_finite(blocks, exchanges, living)
     for block in blocks:

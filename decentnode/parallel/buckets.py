@@ -157,7 +157,7 @@ class BucketMemory:
         self._current = 0
         first.zero_()
         second.zero_()
-        self.take_in()
+        self.adopt_replaced()
         self.show()
 
     @property
@@ -180,7 +180,7 @@ class BucketMemory:
         self._current = 1 - self._current
         self.show()
 
-    def take_in(self, spare: bool = False) -> None:
+    def adopt_replaced(self, spare: bool = False) -> None:
         """Copies the tensors that are not views of the current slot, or the spare one, into it.
 
         Buffers never are, and a forward pass may have replaced them; one that got another shape stays with

@@ -89,7 +89,7 @@ class MixingEngine:
         self.exchanges.step = self.step
         if self.publishes_early and not self.exchanges.handles and not self.begun:
             for i in self.mixed:
-                self.buckets[i].take_in()
+                self.buckets[i].adopt_replaced()
             self.launch_all()
 
     def withdraw(self) -> None:
@@ -103,7 +103,7 @@ class MixingEngine:
         # Ranks at different steps time out here; otherwise they would mix models of different steps.
         self.exchanges.settle([])
         for block in self.buckets:
-            block.take_in()
+            block.adopt_replaced()
 
     def launch_all(self) -> None:
         """Sends x(t) from the blocks."""
@@ -119,7 +119,7 @@ class MixingEngine:
         if self.publishes_early:
             self._adapt_while_combining(self.buckets[i], i, skip)
         else:
-            self.buckets[i].take_in()
+            self.buckets[i].adopt_replaced()
             if not self.buckets[i].bucket.is_buffers:
                 self._make_step(i, skip)
             if self.exchanges.is_full:
@@ -203,7 +203,7 @@ class MixingEngine:
             if bucket.bucket.is_buffers:
                 # The own buffer, changed by the forward pass, has the own weight, so that a variance stays
                 # positive.
-                bucket.take_in(spare=True)
+                bucket.adopt_replaced(spare=True)
                 self._mix(mixture.mix_into, bucket.spare)
                 bucket.flip()
             elif skip or self.optimizers[i].by_gradient_alone:
@@ -271,8 +271,8 @@ class MixingEngine:
         try:
             yield self._weighed(bucket, inbox)
         finally:
-            sound = self.exchanges.release(inbox)
-        if not sound:
+            is_valid = self.exchanges.release(inbox)
+        if not is_valid:
             raise RunFailed(
                 f"rank {self._view.rank}, step {self.step}: was suspended for so long that a peer "
                 "timed out on it; a longer deadline is needed"

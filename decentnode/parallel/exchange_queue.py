@@ -60,7 +60,7 @@ class ExchangeQueue:
         """The exchange of all ranks' flags, until it is released."""
         self._flags_inbox: Inbox | None = None
         """The inbox of the exchange of flags, once it was read."""
-        self._gave_up = False
+        self._has_timed_out = False
         """Whether a wait has exceeded its limit, so further ones would, too."""
         self._before: frozenset[int] = frozenset()
         """The parts that were in flight when that exchange started: they are released first."""
@@ -176,7 +176,7 @@ class ExchangeQueue:
         """
         limit = time.monotonic() + seconds
         for handle in self.handles.values():
-            if isinstance(handle, MeanOfAll) and not self._gave_up:
+            if isinstance(handle, MeanOfAll) and not self._has_timed_out:
                 handle.finish_within(limit - time.monotonic())
         for part in list(self.handles):
             if self.handles[part].done:
@@ -252,7 +252,7 @@ class ExchangeQueue:
         # The transport ends an exchange with a silent peer, but no average.
         seconds = self._deadline if is_mean else Timeouts.exchange_queue(self._deadline)
         if not handle.finish_within(seconds):
-            self._gave_up = True
+            self._has_timed_out = True
             if isinstance(handle, MeanOfAll):
                 awaited = "the average of all ranks: one of them is silent"
             else:

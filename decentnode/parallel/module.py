@@ -133,7 +133,7 @@ class DecentralizedDataParallel(nn.Module):
             return self.module(*args, **kwargs)
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
-        self._check_sound()
+        self._check_whole()
         self._backward.task = None
         with torch.no_grad():
             self._engine.start()
@@ -164,11 +164,11 @@ class DecentralizedDataParallel(nn.Module):
         self._refuse_in_join("another join()")
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
-        self._check_sound()
+        self._check_whole()
         self._engine.joint = True
         try:
             yield
-            self._check_sound()
+            self._check_whole()
             with torch.no_grad():
                 self._engine.follow()
         finally:
@@ -246,7 +246,7 @@ class DecentralizedDataParallel(nn.Module):
     def resend(self) -> None:
         """Sends the parameters again after a change by hand; call it on all ranks at once."""
         self._refuse_in_join("resend()")
-        self._check_sound()
+        self._check_whole()
         self._engine.withdraw()
 
     @torch.no_grad()
@@ -265,7 +265,7 @@ class DecentralizedDataParallel(nn.Module):
     # Saving.
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The state beside the module's tensors: all that the next step depends on."""
+        """The extra state: all that the next step depends on, except the module's tensors."""
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
@@ -366,7 +366,7 @@ class DecentralizedDataParallel(nn.Module):
         """Registers the end of a new backward pass, which finishes the buckets that are left."""
         task = torch._C._current_graph_task_id()
         if task != self._backward.task:
-            self._check_sound()
+            self._check_whole()
             self._backward.task, self._backward.is_open = task, True
             # Autograd calls it at the end of this pass, when no more gradients can arrive.
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
@@ -421,7 +421,7 @@ class DecentralizedDataParallel(nn.Module):
         """Whether the last pass left a step unfinished; called between passes."""
         return self._engine.begun or self._backward.fired
 
-    def _check_sound(self) -> None:
+    def _check_whole(self) -> None:
         if self._ended_early:
             raise RunFailed(
                 f"rank {self.rank}, step {self.step}: the last backward pass ended early, and the step with "
@@ -450,7 +450,7 @@ class DecentralizedDataParallel(nn.Module):
                 )
             return
         if not in_backward:
-            self._check_sound()
+            self._check_whole()
         parameters = [p for part in self._engine.optimizers for p in part.chosen]
         if scale is not None and not skip:
             for p in parameters:

@@ -180,17 +180,17 @@ class RankStoreRendezvous(RankRendezvous):
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        notes = (
+        records = (
             [record] if store is None else self._exchange_notes(store, record, communication, timeout=timeout)
         )
         with ExitStack() as left:
-            directory = self._directory(store, notes, timeout, left=left)
+            directory = self._directory(store, records, timeout, left=left)
             most = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize + buffer_spec.payload_bytes
             try:
-                communication.prepare(self.place(_processes(notes), directory), most)
+                communication.prepare(self.place(_processes(records), directory), most)
                 endpoint = communication.endpoint(self.rank, buffer_spec)
                 others = [rank for rank in range(self.size) if rank != self.rank]
-                communication.open(others, notes[0].run_id, timeout)
+                communication.open(others, records[0].run_id, timeout)
             except BaseException:
                 # The garbage collector would wait for ever for sockets that are still open.
                 communication.close(0.0)
@@ -213,12 +213,12 @@ class RankStoreRendezvous(RankRendezvous):
         missing: list[int] = []
         try:
             store.wait(keys, timedelta(seconds=timeout))
-            notes = [RankRecord(**json.loads(store.get(key))) for key in keys]
-            compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+            records = [RankRecord(**json.loads(store.get(key))) for key in keys]
+            compare({rank: record.terms for rank, record in enumerate(records)}, self.rank)
             if communication.plan.one_process:  # raised here: the store stays until all ranks can raise it
                 defect = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
                 raise BadInput(f"communication: {own_record.terms['communication']} {defect}")
-            return notes
+            return records
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
             raise StartError(
@@ -235,7 +235,9 @@ class RankStoreRendezvous(RankRendezvous):
 
         `left` removes it if this rank made it, or its maker died.
         """
-        first = min(rank for rank, note in enumerate(records) if note.machine == records[self.rank].machine)
+        first = min(
+            rank for rank, record in enumerate(records) if record.machine == records[self.rank].machine
+        )
         if first != self.rank:
             try:
                 directory = Path(store.get(f"directory/{first}").decode())
@@ -304,19 +306,19 @@ def machine_id() -> str:
 
 def _processes(records: list[RankRecord]) -> tuple[HostProcess, ...]:
     """The places of all ranks. The store's machine may know itself only by a loopback address."""
-    seen = next((note.master for note in records if not is_loopback(note.master)), "")
+    seen = next((record.master for record in records if not is_loopback(record.master)), "")
     machines: dict[str, list[int]] = {}
-    for rank, note in enumerate(records):
-        machines.setdefault(note.machine, []).append(rank)
+    for rank, record in enumerate(records):
+        machines.setdefault(record.machine, []).append(rank)
     numbers = {machine: number for number, machine in enumerate(machines)}
     return tuple(
         HostProcess(
-            numbers[note.machine],
-            machines[note.machine].index(rank),
+            numbers[record.machine],
+            machines[record.machine].index(rank),
             (rank,),
-            address=seen if seen and is_loopback(note.address) else note.address,
+            address=seen if seen and is_loopback(record.address) else record.address,
         )
-        for rank, note in enumerate(records)
+        for rank, record in enumerate(records)
     )
 
 

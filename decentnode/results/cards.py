@@ -14,7 +14,7 @@ FRAME = (
     "border-radius: 6px; padding: 10px 14px; width: fit-content; max-width: 100%; box-sizing: border-box; "
     "font-size: 13px; line-height: 1.45;"
 )
-BESIDE = "display: flex; flex-wrap: wrap; gap: 6px 24px; align-items: flex-start; margin-top: 6px;"
+COLUMNS = "display: flex; flex-wrap: wrap; gap: 6px 24px; align-items: flex-start; margin-top: 6px;"
 TABLE = "color: inherit; border: none; border-collapse: collapse; margin: 0; font-size: 13px;"
 PALE = "opacity: 0.75;"
 
@@ -35,7 +35,7 @@ def card(title: str, state: str, line: str, body: str, picture: bytes = b"") -> 
     return (
         f'<div style="border: {BORDER}; {FRAME}">'
         f'<div><b style="font-size: 15px;">{escape(title)}</b>&ensp;{dot}</div>'
-        f'<div style="{PALE}">{escape(line)}</div><div style="{BESIDE}">'
+        f'<div style="{PALE}">{escape(line)}</div><div style="{COLUMNS}">'
         f'<div style="min-width: 0; overflow-x: auto;">{body}</div>{image}</div></div>'
     )
 

@@ -81,7 +81,7 @@ class Promises:
     """Also correct if models are mixed as before the local steps, and the change of these steps is then added
     to the mix (`communication.overlap`)."""
     keeps_change: bool = True
-    """Whether the change by local steps beside the exchange stays in what was sent; otherwise the next model
+    """Whether the change by local steps during the exchange stays in what was sent; otherwise the next model
     has none of it, so a model that is sent whole in each round would never learn."""
     lost_every: int = 1
     """Rounds from one such mix without that change to the next."""
@@ -94,7 +94,7 @@ class Promises:
     allows_rejoin: bool = True
     """A node that was lost and has no state may rejoin."""
     protects: bool = False
-    """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
+    """Protects models from peers: no part of a model is sent but in the scheme's payloads."""
     carries_errors: bool = False
     """Whether dropped values are part of the next payload; error feedback would count them twice."""
     takes_strength: bool = False
@@ -395,7 +395,7 @@ class SharingBase(Stateful, ABC):
         return chain
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that a resumed node needs beside the vector."""
+        """Returns all that a resumed node needs in addition to the vector."""
         return {"chain": self.chain.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -436,7 +436,7 @@ class Sharing(SharingBase):
         self.mix(vector, incoming, view, out)
 
     def adjust_change(self, change: Tensor, view: View) -> None:
-        """Changes in place what local steps beside the exchange have changed, shape (d,).
+        """Changes in place what local steps during the exchange have changed, shape (d,).
 
         That is added to the mix next, if the mix was accepted (`communication.overlap`).
         """

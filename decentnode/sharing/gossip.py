@@ -66,7 +66,7 @@ class Gossip(SavesOuter, Sharing):
 
     `blend` is alpha of Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512, Alg. 2): the new model is
     alpha times the local model plus 1 - alpha times what the step gives. With `communication.overlap` the
-    local model has the steps that were made beside the exchange. With `fragments` in the chain all this is so
+    local model has the steps that were made during the exchange. With `fragments` in the chain all this is so
     in the fragment of the round, and the rest of the model stays as the local steps leave it.
     """
 
@@ -87,7 +87,7 @@ class Gossip(SavesOuter, Sharing):
     outer_every: Positive = 1
     """Rounds from one step of the outer optimizer to the next."""
     blend: Probability = 0.0
-    """The weight of the local model beside what the outer optimizer's step gives."""
+    """The weight of the local model against what the outer optimizer's step gives."""
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)

@@ -9,7 +9,7 @@ is sent at rate u, travels for the latency l, and is received at rate v:
              received while others are still sent: alone, t is that of `delay`
     fair     when l has passed, all that is on the way shares uplinks and downlinks max-min fairly (fair.py)
 
-A directed link may have a rate b of its own, which is a third limit beside u and v. TCP (tcp.py) changes all
+A directed link may have a rate b of its own, which is a third limit, with u and v. TCP (tcp.py) changes all
 four, and its acknowledgments use the way back.
 """
 
@@ -30,6 +30,20 @@ from decentnode.simulation.quantities import Numbers
 from decentnode.simulation.tcp import BITS, Tcp
 
 Model = Literal["delay", "queue", "fair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a message meets: the rates of its links in bits per second, and its latency in seconds."""
+
+    uplink: float
+    downlink: float
+    link: float
+    latency: float
+
+    def lost_seconds(self, flow: Flow) -> float:
+        """The time of lost transmissions, which use the uplink and are missed after a round trip."""
+        return (flow.transmissions - 1) * (flow.bits / min(self.uplink, self.link) + 2 * self.latency)
 
 
 @dataclass
@@ -82,65 +96,73 @@ class Network:
         self, loop: EventLoop, now: int, source: int, target: int, size: int, deliver: Callable[[], object]
     ) -> Flow:
         """Has a message of so many bytes, sent at `now`, delivered when it arrives."""
-        bits = BITS * size
         up, down, link = self._rates(source, target)
-        travel = float(self.latency[source, target])
+        latency = float(self.latency[source, target])
         limit, weight = inf, 1.0
         if self.tcp is not None:
-            weight = self.tcp.weight(travel, up, down, link)
-            limit = self.tcp.window_rate(travel)
+            weight = self.tcp.weight(latency, up, down, link)
+            limit = self.tcp.window_rate(latency)
             up, down, link = (rate * self.tcp.bandwidth_factor for rate in (up, down, link))
-            travel *= self.tcp.latency_factor
+            latency *= self.tcp.latency_factor
         if self.jitter:
-            travel += self.random.exponential(self.jitter)
+            latency += self.random.exponential(self.jitter)
         transmissions = 1 if not self.loss else int(self.random.geometric(1.0 - self.loss))
         flow = Flow(
-            source,
-            target,
-            bits=bits,
-            limit=limit,
-            weight=weight,
-            deliver=deliver,
+            source, target, bits=BITS * size, limit=limit, weight=weight, deliver=deliver,
             transmissions=transmissions,
-        )
+        )  # fmt: skip
         if self.model == "fair":
-            # What is lost has used its links, and is missed after a round trip.
-            flow.bits *= transmissions
-            due = self._in_order(source, target, now + _nanoseconds((2 * transmissions - 1) * travel))
-            self._fair.send(loop, due, flow)
+            self._share(loop, now, flow, latency)
             return flow
-        if self.tcp is not None and self.tcp.cross_traffic:
-            back = min(self._rates(target, source)) * self.tcp.bandwidth_factor
-            limit = min(limit, back / self.tcp.cross_traffic)
-        link = min(link, limit)
-        # What is lost has used the uplink, and is missed after a round trip.
-        lost = (transmissions - 1) * (bits / min(up, link) + 2 * travel)
+        way = Way(up, down, min(link, self._limit(flow)), latency)
         if self.model == "delay":
-            seconds = bits / min(up, down, link)
-            flow.last = self._in_order(source, target, now + _nanoseconds(lost + travel + seconds))
-            flow.first = flow.last - _nanoseconds(seconds)
-            loop.call_at_nanosecond(flow.last, self._deliver, flow)
-            return flow
+            self._delay(loop, now, flow, way)
+        else:
+            self._queue(loop, now, flow, way)
+        return flow
+
+    def _share(self, loop: EventLoop, now: int, flow: Flow, latency: float) -> None:
+        """Model `fair`: has a flow share its links when its latency has passed."""
+        # What is lost has used its links, and is missed after a round trip.
+        flow.bits *= flow.transmissions
+        due = self._in_order(flow, now + _nanoseconds((2 * flow.transmissions - 1) * latency))
+        self._fair.send(loop, due, flow)
+
+    def _delay(self, loop: EventLoop, now: int, flow: Flow, way: Way) -> None:
+        """Model `delay`: has a flow arrive after its latency and its bits, whatever else is on the way."""
+        seconds = flow.bits / min(way.uplink, way.downlink, way.link)
+        flow.last = self._in_order(flow, now + _nanoseconds(way.lost_seconds(flow) + way.latency + seconds))
+        flow.first = flow.last - _nanoseconds(seconds)
+        loop.call_at_nanosecond(flow.last, self._deliver, flow)
+
+    def _queue(self, loop: EventLoop, now: int, flow: Flow, way: Way) -> None:
+        """Model `queue`: has a flow wait for the uplink, and then for the downlink."""
+        pair = flow.source, flow.target
 
         def transmit(begin: int) -> None:
-            begin += _nanoseconds(lost)
-            sent = begin + _nanoseconds(bits / up)
-            if link != inf:
+            begin += _nanoseconds(way.lost_seconds(flow))
+            sent = begin + _nanoseconds(flow.bits / way.uplink)
+            if way.link != inf:
                 # Its bits pass the link while they are sent, when those before them have passed it.
-                begin = max(begin, self._link_free.get((source, target), 0))
-                sent = max(begin + _nanoseconds(bits / link), sent)
-                self._link_free[source, target] = sent
+                begin = max(begin, self._link_free.get(pair, 0))
+                sent = max(begin + _nanoseconds(flow.bits / way.link), sent)
+                self._link_free[pair] = sent
             # Jitter and losses must not let a message overtake another one of the same link.
-            first = max(begin + _nanoseconds(travel), self._last_arrival.get((source, target), 0))
-            self._last_arrival[source, target] = first + sent - begin
-            loop.call_at_nanosecond(
-                first, self._receive, loop, first, flow, _nanoseconds(bits / down), first + sent - begin
-            )
+            first = max(begin + _nanoseconds(way.latency), self._last_arrival.get(pair, 0))
+            self._last_arrival[pair] = last = first + sent - begin
+            duration = _nanoseconds(flow.bits / way.downlink)
+            loop.call_at_nanosecond(first, self._receive, loop, first, flow, duration, last)
 
         # Other messages use the uplink during the round trips after which a loss is noticed.
-        job = Job(flow, _nanoseconds(transmissions * bits / up), transmit)
-        self._uplink_servers[source].add(loop, now, job)
-        return flow
+        job = Job(flow, _nanoseconds(flow.transmissions * flow.bits / way.uplink), transmit)
+        self._uplink_servers[flow.source].add(loop, now, job)
+
+    def _limit(self, flow: Flow) -> float:
+        """Returns the rate that the window of TCP allows, and the way back of its acknowledgments."""
+        if self.tcp is None or not self.tcp.cross_traffic:
+            return flow.limit
+        back = min(self._rates(flow.target, flow.source)) * self.tcp.bandwidth_factor
+        return min(flow.limit, back / self.tcp.cross_traffic)
 
     def withdraw(self, loop: EventLoop, now: int, flow: Flow) -> int:
         """Takes a message off its directed link, with all others there; returns the bytes that are left.
@@ -193,9 +215,9 @@ class Network:
         if not flow.is_withdrawn:
             flow.deliver()
 
-    def _in_order(self, source: int, target: int, due: int) -> int:
-        due = max(due, self._last_arrival.get((source, target), 0))
-        self._last_arrival[source, target] = due
+    def _in_order(self, flow: Flow, due: int) -> int:
+        pair = flow.source, flow.target
+        self._last_arrival[pair] = due = max(due, self._last_arrival.get(pair, 0))
         return due
 
 

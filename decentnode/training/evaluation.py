@@ -77,7 +77,7 @@ class VectorTest:
         self._objective = objective
         self._layout = layout
         self.module_state = ModuleState(objective.module, [entry.name for entry in layout.entries])
-        """The state of the network beside a vector, to be loaded before a test."""
+        """The module state of the network, to be loaded before a test."""
 
     def load(self, vector: Tensor) -> None:
         """Copies a vector of shape (d,) into the network."""

@@ -127,14 +127,8 @@ class PaceSettings:
 
     @cached_property
     def seconds(self) -> float:
-        """The step_seconds as a number; raises BadInput where the text has no unit of time."""
-        try:
-            seconds = in_unit(self.step_seconds, TIMES)
-        except ValueError as error:
-            raise BadInput.at(f"{KEY}.step_seconds", str(error)) from None
-        if not 0 < seconds < inf:
-            raise BadInput.at(f"{KEY}.step_seconds", f"must be > 0 and finite, not {self.step_seconds}")
-        return seconds
+        """The step_seconds as a number."""
+        return in_unit(self.step_seconds, TIMES)
 
     @cached_property
     def classes(self) -> dict[str, DeviceClass]:
@@ -143,20 +137,12 @@ class PaceSettings:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """The share of each class where classes are drawn, otherwise empty; raises BadInput."""
+        """The share of each class where classes are drawn, otherwise empty."""
         if self.device_classes is None or isinstance(self.device, str | tuple):
             return {}
-        if self.device is None:
-            found = {name: one.share for name, one in self.classes.items() if one.share is not None}
-            place, key = f"{self.device_classes}: ", f"{KEY}.device_classes"
-            if not found:
-                what = "missing: the file has no shares; name a class, one for each rank, or a share of each"
-                raise BadInput.at(f"{KEY}.device", what)
-        else:
-            found, place, key = dict(self.device), "", f"{KEY}.device"
-        if abs(sum(found.values()) - 1) > TOLERANCE:
-            raise BadInput.at(key, f"{place}the shares add up to {sum(found.values()):g}; they must be 1")
-        return found
+        if self.device is not None:
+            return dict(self.device)
+        return {name: one.share for name, one in self.classes.items() if one.share is not None}
 
     @cached_property
     def trace(self) -> list[tuple[int, list[float]]]:
@@ -196,7 +182,7 @@ class PaceSettings:
         """Raises BadInput for all that does not fit a run of so many nodes and rounds, or the files."""
         defects: list[Defect] = []
         for check in (
-            lambda: self.seconds,
+            self._check_seconds,
             self._check_devices,
             lambda: self._check_trace(nodes, rounds),
         ):
@@ -205,6 +191,14 @@ class PaceSettings:
             except BadInput as error:
                 defects += error.defects
         refuse(defects)
+
+    def _check_seconds(self) -> None:
+        try:
+            seconds = self.seconds
+        except ValueError as error:
+            raise BadInput.at(f"{KEY}.step_seconds", str(error)) from None
+        if not 0 < seconds < inf:
+            raise BadInput.at(f"{KEY}.step_seconds", f"must be > 0 and finite, not {self.step_seconds}")
 
     def _check_devices(self) -> None:
         if self.device_classes is None:
@@ -217,7 +211,17 @@ class PaceSettings:
             if name not in self.classes:
                 known = guess(name, self.classes) or f" (known: {', '.join(self.classes)})"
                 raise BadInput.at(f"{KEY}.device", f"no class {quoted(name)} in {self.device_classes}{known}")
-        _ = self.shares
+        if isinstance(device, str | tuple):
+            return
+        place, key = f"{self.device_classes}: ", f"{KEY}.device_classes"
+        if device is not None:
+            place, key = "", f"{KEY}.device"
+        elif not self.shares:
+            what = "missing: the file has no shares; name a class, one for each rank, or a share of each"
+            raise BadInput.at(f"{KEY}.device", what)
+        total = sum(self.shares.values())
+        if abs(total - 1) > TOLERANCE:
+            raise BadInput.at(key, f"{place}the shares add up to {total:g}; they must be 1")
 
     def _check_trace(self, nodes: int, rounds: int) -> None:
         if self.trace_path is None:

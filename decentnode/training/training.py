@@ -151,14 +151,14 @@ class StepExecutor:
         """Takes a step of the learning rate schedule, which `training` has made with this loss."""
 
     def bring_network_state(self, training: "Training") -> None:
-        """Makes the network of this process have the state beside the vector that the last step left."""
+        """Makes the network of this process have the module state that the last step left."""
 
     def state_of(self, training: "Training") -> dict[str, Any]:
         """Returns all that a resumed node needs, where its steps are computed."""
         return training.local_state()
 
     def memory_mb(self) -> float:
-        """Returns the memory that it uses beside this process, in MB."""
+        """Returns the memory of its other processes, in MB."""
         return 0.0
 
     def start(self, trainings: "Sequence[Training]") -> None:
@@ -203,7 +203,7 @@ class Training:
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [plugin.make() for plugin in settings.augmentation]
         self.module_state = ModuleState(module, [entry.name for entry in vector.layout.entries])
-        """The state of the network beside the vector."""
+        """The module state of the network."""
         self._loss_state = ModuleState(self.objective.loss)
         self.optimizer: Optimizer = settings.make_optimizer(settings.trained(module))
         self.scheduler: LRScheduler | None = None
@@ -274,7 +274,7 @@ class Training:
         self.module.train()
         yield
         # Buffers that are mixed are in the vector.
-        self.vector.take_in()
+        self.vector.adopt_replaced()
         self.vector.trained.copy_(vector)
         self.vector.gradient.zero_()
         self.module_state.load_state_dict(state)
@@ -404,7 +404,7 @@ class Training:
             self.vector.gradient.zero_()
             with self.reducer.step(round, step):
                 loss = compute(batches)
-            self.vector.take_in()
+            self.vector.adopt_replaced()
             if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
                 raise SkippedStep(loss)
             self._adjust(step)
@@ -508,7 +508,7 @@ class Training:
                 self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
+        """Returns all that a resumed node needs except the vector; tensors are references, not copies."""
         return self.executor.state_of(self) | {"loss": self.loss}
 
     def local_state(self) -> dict[str, Any]:
@@ -525,7 +525,7 @@ class Training:
         }
 
     def network_state(self) -> dict[str, Any]:
-        """Returns the state of the network and of the loss beside the vector, which must be attached."""
+        """Returns the module state of the network and of the loss; the vector must be attached."""
         return {"module": self.module_state.state_dict(), "loss_module": self._loss_state.state_dict()}
 
     def load_network_state(self, state: Mapping[str, Any]) -> None:
@@ -544,11 +544,8 @@ class Training:
         if self.private:
             self.private.load_state_dict(state["private"])
         self.minibatches.load_state_dict(state["minibatches"])
-        self.loss = state.get("loss")
-        if "module" in state:
-            self.load_network_state(state)
-        else:
-            self.module_state.load_buffers(state["buffers"])
+        self.loss = state["loss"]
+        self.load_network_state(state)
 
 
 def _kinds(module: nn.Module) -> dict[str, object]:

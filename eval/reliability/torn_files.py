@@ -99,7 +99,7 @@ def wrongs(folder: Path, acknowledged: dict[int, int]) -> list[str]:
         records = [record.round for record in read_records(folder / "00000.jsonl")]
         if records != list(range(len(records))) or len(records) <= acknowledged.get(_RECORD, -1):
             damaged.append(f"records end with {records[-1:]}, acknowledged: {acknowledged}")
-        newest = checkpoint.newest(folder / checkpoint.FOLDER, 0, note=damaged.append)
+        newest = checkpoint.newest(folder / checkpoint.FOLDER, 0, report_damage=damaged.append)
         if newest is None:
             if _CHECKPOINT in acknowledged:
                 damaged.append(f"no checkpoint, acknowledged: {acknowledged}")

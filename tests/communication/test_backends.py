@@ -11,7 +11,7 @@ from decentnode.communication.torch_distributed.backend_choice import (
     Capabilities,
     backend_defect,
 )
-from decentnode.communication.torch_distributed.messages import Closed, Done, Note, Size
+from decentnode.communication.torch_distributed.messages import Closed, Done, GroupControl, Size
 from decentnode.communication.torch_distributed.plugin import Hybrid
 from decentnode.communication.torch_distributed.process_group import tag_of
 from decentnode.communication.wire import WireError, unpack
@@ -29,7 +29,7 @@ HALF = GPUS | {3: Capabilities(False, "", "", True)}
 
 
 def read_note(body):
-    return unpack(body, Note, "group note")
+    return unpack(body, GroupControl, "group note")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.zeromq.io_thread import IoThread
-from decentnode.communication.zeromq.links import MOST_UNREAD, NEVER, PeerLinks
+from decentnode.communication.zeromq.links import MOST_QUEUED_BODIES, NEVER, PeerLinks
 from decentnode.core.timeouts import Timeouts
 
 
@@ -107,7 +107,7 @@ def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
     links, booked, _ = made
     body = memoryview(bytes(1 << 17))
     links.send([(1, header(f"{i}"), body) for i in range(100)])
-    assert booked == [header(f"{i}") for i in range(MOST_UNREAD, 100)]
+    assert booked == [header(f"{i}") for i in range(MOST_QUEUED_BODIES, 100)]
     links.reconnect(1)
     links.send([(1, header("anew"), body)])
     assert header("anew") not in booked

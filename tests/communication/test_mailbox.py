@@ -568,7 +568,7 @@ def test_each_part_waits_for_its_own_readers_alone(transport):
     again = [transport.open((1, 0, part), targets=[1]) for part in range(2)]
     transport.box.acknowledged(1, 1)
     assert [handle.done for handle in again] == [True, False]
-    assert transport.box.is_unread(1, 2, part=1) and not transport.box.is_unread(1, 1, part=0)
+    assert transport.box.is_unacknowledged(1, 2, part=1) and not transport.box.is_unacknowledged(1, 1, part=0)
     transport.box.acknowledged(1, 2)
     assert again[1].done
     assert not transport.box.is_read()
@@ -657,3 +657,26 @@ def test_the_launcher_sees_for_whom_a_node_waits_if_that_lasts(transport):
     waiting.join()
     transport.slot.mark(4, Activity.MIX)
     assert transport.slot.read().awaited == ()
+
+
+def test_what_is_printed_shows_state_and_counts(transport):
+    box, peers = transport.box, transport.box.peers
+    assert repr(box) == "<Mailbox of rank 0: live, next round 0, 0 early, 0 refused; []>"
+    handle = transport.open(key(0), sources=[1, 2, 3], targets=[1])
+    box.deliver(1, key(0), FakeMessage(1))
+    box.deliver(1, key(1), FakeMessage(2))
+    box.deliver(1, key(0), FakeMessage(1))
+    peers.lose(3, PeerLost(3, "connection lost"))
+    waiting = (
+        "<ExchangeHandle (0, 0, 0): awaits payloads of [2], acknowledgements of []; 1 arrived, 1 missing>"
+    )
+    assert repr(handle) == waiting
+    assert repr(box) == f"<Mailbox of rank 0: live, next round 1, 1 early, 1 refused; [{waiting}]>"
+    assert repr(peers[2]) == "<Peer 2: LIVE, 0 timeouts, 0 proposals>"
+    assert repr(peers[3]) == "<Peer 3: LOST, 0 timeouts, 0 proposals, rank 3: connection lost>"
+    peers[3].note_timeout(0, 10.0, 1.0)
+    box.deliver(2, key(0), FakeMessage(1))
+    assert repr(handle) == "<ExchangeHandle (0, 0, 0): done; 2 arrived, 1 missing>"
+    assert "LOST, 1 timeouts, 0 proposals" in repr(peers) and repr(peers).startswith("{1: <Peer 1: LIVE")
+    box.fail(RunFailed("broken"))
+    assert repr(box) == "<Mailbox of rank 0: failed, next round 1, 1 early, 1 refused; []>"

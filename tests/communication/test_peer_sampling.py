@@ -189,7 +189,7 @@ def test_views_are_those_that_the_policy_draws(policy):
     asked.connect(Blocks(graph, 0, 1))
     for round in range(6):
         for rank in range(9):
-            drawn = graph.drawn.targets(rank, round), graph.drawn.sources(rank, round)
+            drawn = graph.drawn_graph.targets(rank, round), graph.drawn_graph.sources(rank, round)
             assert drawn == (graph.targets(rank, round), graph.sources(rank, round))
             assert drawn == (asked.targets(rank, round), asked.sources(rank, round))
 
@@ -202,7 +202,7 @@ def test_blocks_are_fetched_ahead_and_the_last_one_is_repeated():
     for round in range(20):
         asyncio.run(graph.prepare(2, round))
         rounds.append(graph.targets(2, round))
-    drawn = [graph.drawn.targets(2, round) for round in range(8)]
+    drawn = [graph.drawn_graph.targets(2, round) for round in range(8)]
     assert rounds == drawn + drawn[4:] * 3
     assert source.told == [(8, range(4, 8)), (12, range(4, 8)), (16, range(4, 8))]
     # Also for blocks that are here, so that simulated nodes continue in one order.
@@ -210,14 +210,14 @@ def test_blocks_are_fetched_ahead_and_the_last_one_is_repeated():
     assert [*dict.fromkeys(source.asked)] == [0, 1, 2, 3, 4, 5]
     # Decided once for all nodes of a process, also if the block comes late.
     source.answers[4] = PeerSampler(8, 3, block=4).answer(4)
-    assert graph.targets(5, 17) == graph.drawn.targets(5, 5)
+    assert graph.targets(5, 17) == graph.drawn_graph.targets(5, 5)
 
 
 def test_links_are_opened_for_the_views_that_are_here():
     graph = PeerSampler(30, 3, block=2)
     source = Blocks(graph, 0)
     graph.connect(source)
-    here = {*graph.drawn.targets(1, 0), *graph.drawn.targets(1, 1)}
+    here = {*graph.drawn_graph.targets(1, 0), *graph.drawn_graph.targets(1, 1)}
     assert graph.peers_in(1, range(4)) == here
     source.answers[1] = PeerSampler(30, 3, block=2).answer(1)
     assert graph.peers_in(1, range(4)) > here

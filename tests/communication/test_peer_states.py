@@ -16,7 +16,7 @@ TIMEOUT = 10.0
 DEPTH = 4
 """Events of the exhaustive check."""
 EVENTS = "begin", "request_from", "time_out", "propose", "restart", "leave"
-COMPARED = "state", "round", "last", "fresh_from", "requested", "margin", "proposals"
+COMPARED = "state", "round", "last_exchange", "fresh_from", "requested", "margin", "proposals"
 
 
 class FakeMessage(Message):
@@ -57,7 +57,7 @@ class End(PeerTransport):
         if self.is_waiting or box.ended or self.protocol.is_seeking:
             return
         self.mix()
-        self.next = max(self.next, box.upcoming)
+        self.next = max(self.next, box.next_round)
         if box.peers.ahead > self.next:
             self.next = box.peers.ahead
             for peer in box.peers.skip_to(self.next, [self.peer]):
@@ -95,7 +95,7 @@ class End(PeerTransport):
             arrived,
             box.ended,
             box.peers.ahead,
-            box.upcoming,
+            box.next_round,
             sorted(box._early._messages),
         ] + [getattr(peer, name) for name in COMPARED]
 
@@ -230,7 +230,7 @@ class Edge:
                 # The lower rank proposes: if it has ended, nobody asks for a LEAVE that was lost.
                 assert state in (PeerState.LEFT, PeerState.LOST)
         if not any(ended):
-            rounds = [end.box.peers.returns_in(end.peer) for end in self.ends]
+            rounds = [end.box.peers.rejoin_round(end.peer) for end in self.ends]
             assert PeerState.LOST not in states and len({*rounds, None}) <= 2, (states, rounds)
             if set(states) <= CONNECTED:
                 last = max(self.mixed[0].keys() & self.mixed[1].keys())

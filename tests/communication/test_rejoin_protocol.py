@@ -6,7 +6,7 @@ import time
 import pytest
 
 from decentnode.communication.peers.edges import FAR_AHEAD, EdgeProtocol, farewell
-from decentnode.communication.peers.peer import PROBATION
+from decentnode.communication.peers.peer import BACKOFF_ROUNDS
 from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.wire import Header, Kind
@@ -55,7 +55,7 @@ class FakeNetwork:
 
     def first(self, rank, peer):
         """From which round on a node counts on a lost peer; None when it does not."""
-        return self.boxes[rank].peers.returns_in(peer)
+        return self.boxes[rank].peers.rejoin_round(peer)
 
 
 def test_both_ends_agree_on_a_round_that_neither_has_begun():
@@ -169,7 +169,7 @@ def test_who_has_only_neighbors_that_rejoin_follows_them():
     inner.request_positions([(0, 1)])
     network.deliver()
     assert inner.round == network.first(1, 0) == network.first(0, 1) == 8
-    assert network.boxes[0].upcoming == 8
+    assert network.boxes[0].next_round == 8
 
 
 def test_who_continues_meanwhile_makes_it_a_later_round():
@@ -414,7 +414,7 @@ def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkey
     network.begin_round(0, 0)
     for _ in range(10):
         gives_up(network, 0, 1)
-        network.begin_round(1, network.boxes[0].upcoming)
+        network.begin_round(1, network.boxes[0].next_round)
         began = now[0]
         while network.first(0, 1) is None:
             now[0] += 1.0
@@ -429,9 +429,9 @@ def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkey
         *[Timeouts.exclusion(10.0)] * 3,
     ]
     for rank in (0, 1):
-        network.begin_round(rank, network.boxes[rank].upcoming + PROBATION)
+        network.begin_round(rank, network.boxes[rank].next_round + BACKOFF_ROUNDS)
     gives_up(network, 0, 1)
-    network.begin_round(1, network.boxes[0].upcoming)
+    network.begin_round(1, network.boxes[0].next_round)
     now[0] += 1.0
     network.propose()
     network.deliver()
@@ -484,7 +484,7 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
             network.propose()
             network.deliver()
             assert network.first(0, 1) is None
-        network.boxes[1].peers.admit(network.boxes[1].upcoming)
+        network.boxes[1].peers.admit(network.boxes[1].next_round)
         now[0] += Timeouts.exclusion(10.0)
         network.propose()
         network.deliver()

@@ -143,12 +143,17 @@ failures: {deadline: 60}
 
 
 BEGUN = BASE.replace("ring.edges", "../ring.edges")
-STATE = '{"schema": 1, "run_id": "0123456789abcdef", "incarnation": 0, "code": %s}'
+STATE = (
+    '{"schema": 3, "run_id": "0123456789abcdef", "incarnation": 0, "threads": 1, "starts": [], '
+    '"dataset": "e32f70fdaa0473b6e12223a7a9c5c971", "code": %s}'
+)
+"""The hash is that of all digits."""
 CODE = '[{"round": 0, "digest": "%s", "files": {"corpus_nets.py": "0"}}]' % ("ab" * 32)
-COMMON |= {f"{run}/config.yaml": BEGUN for run in ("begun", "torn", "undecoded")} | {
+COMMON |= {f"{run}/config.yaml": BEGUN for run in ("begun", "torn", "undecoded", "older")} | {
     "coded/config.yaml": BEGUN.replace("{name: mlp, hidden: [8]}", "corpus_nets:Net"),
     "coded/run.json": STATE % CODE,
     "undecoded/run.json": STATE % "[3]",
+    "older/run.json": STATE.replace('"schema": 3', '"schema": 2') % "[]",
 }
 
 

@@ -125,7 +125,7 @@ def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts
     idle.take(Failed(2, "machine 1 fell silent"))
     idle.late.answer(join(2))
     assert idle.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
-    monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
+    monkeypatch.setattr(Timeouts, "machine_lost", -1.0)
     idle.late.answer(join(2))
     assert idle.recorded.admitted[1:] == [(2, 2, [1])]
 

@@ -311,7 +311,7 @@ class TestSilence:
         assert idle.launcher._cluster.lost == set()
         idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
         assert idle.launcher._cluster.lost == {4}
-        monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
+        monkeypatch.setattr(Timeouts, "machine_lost", -1.0)
         assert idle.launcher._cluster.lost == {2, 4}
 
     def contribute(self, idle, content):
@@ -341,7 +341,7 @@ class TestSilence:
         idle = IdleLauncher(tmp_path, machine=1)
         self.silence(idle, 0)
         assert idle.launcher._observer.is_alone
-        assert not idle.launcher._cluster.is_left_alone(Timeouts.machine_gone)
+        assert not idle.launcher._cluster.is_left_alone(Timeouts.machine_lost)
         idle.receive(RelayedReports(0, []))
         assert not idle.launcher._observer.is_alone
 

@@ -156,7 +156,7 @@ def test_a_stranger_is_ignored():
         assert receive(launchers.rendezvous_of[0]) == []
         counted = refused(launchers.rendezvous_of[0])
         assert counted["unknown key"] == 1 and counted["handshake"] >= 1
-        assert not unknown.wait(0.1) and unknown.is_turned_away
+        assert not unknown.wait(0.1) and unknown.is_refused
         dealer.close(0)
         plain.term()
         unknown.close()

@@ -90,7 +90,11 @@ def path(tmp_path_factory):
 def begun(run_dir, **state):
     """Writes the configuration and the state of a run that was begun; returns the plan to resume it."""
     (run_dir / "config.yaml").write_text(CONFIG)
-    content = {"schema": SCHEMA, "run_id": f"{9:016x}", "incarnation": 0} | state
+    content = {
+        "schema": SCHEMA, "run_id": f"{9:016x}", "incarnation": 0, "starts": [], "code": [], "threads": 1,
+        "dataset": "",
+    }  # fmt: skip
+    content |= state
     (run_dir / "run.json").write_text(json.dumps(content))
     return ResumePlan(run_dir)
 
@@ -176,7 +180,7 @@ def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):
 def test_a_machine_offers_all_that_is_good(tmp_path):
     past = begun(tmp_path)
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
-        state = {"seconds": float(round)}
+        state = {"wall_seconds": float(round)}
         checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
         record(tmp_path, rank, *range(20))
     assert past.with_checkpoints(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
@@ -223,12 +227,14 @@ DAMAGED = {
                     r"incarnation must be a whole number, 0\.\.2147483647, not "),
     "starts": ([3, [-2], [1 << 62], [True], [None], {}], "starts must be a list of rounds, not "),
     "code": (NO_CODE, r"not written by [^\n]*: 'code': "),
+    "threads": ([None, 0, "2", True], "threads must be a whole number above 0, not "),
+    "schema": ([1, 2], r"has schema \d; this version of decentnode resumes runs of schema 3"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, v) for key, (values, _) in DAMAGED.items() for v in values])
 def test_a_damaged_state_is_one_line_before_anything_changes(tmp_path, key, value):
-    with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: {DAMAGED[key][1]}[^\n]+$"):
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: {DAMAGED[key][1]}[^\n]*$"):
         begun(tmp_path, **{key: value})
 
 
@@ -263,7 +269,7 @@ def test_where_nothing_can_be_written_no_run_continues_and_one_line_says_so(tmp_
 def saved(tmp_path):
     """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
     past = begun(tmp_path)
-    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, RunStamp(9, 0, "ab"))
+    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"wall_seconds": 1.0}, RunStamp(9, 0, "ab"))
     record(tmp_path, 0, *range(10))
     with (tmp_path / "records" / "00000.jsonl").open("ab") as file:
         file.write(b'{"rank":0,"ro')
@@ -278,7 +284,7 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
 
 def test_a_checkpoint_that_records_do_not_reach_is_not_offered(saved):
     """What is missing there would never be written again."""
-    checkpoint.save(saved.run_dir / checkpoint.FOLDER, 0, 19, {"seconds": 2.0}, RunStamp(9, 0, "ab"))
+    checkpoint.save(saved.run_dir / checkpoint.FOLDER, 0, 19, {"wall_seconds": 2.0}, RunStamp(9, 0, "ab"))
     path = saved.run_dir / "records" / "00000.jsonl"
     for rounds, offered in ((range(20), [9, 19]), (range(19), [9]), (range(9), None), (range(10, 20), [19])):
         record(saved.run_dir, 0, *rounds)

@@ -25,20 +25,28 @@ def rounds_in(path):
     return [json.loads(line)["round"] for line in path.read_text().splitlines()]
 
 
+def state_of(experiment, incarnation):
+    """The content of run.json."""
+    return {
+        "schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": incarnation, "starts": [], "code": [],
+        "threads": 1, "dataset": experiment.samples.digest,
+    }  # fmt: skip
+
+
 @pytest.fixture
 def late(tmp_path):
     """Machine 1 of a run, which was started again once, did ten rounds and was saved after some."""
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
     (tmp_path / "records").mkdir()
-    state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
-    (tmp_path / "run.json").write_text(json.dumps(state))
-    run_state = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
+    experiment = Experiment.from_yaml(config)
+    (tmp_path / "run.json").write_text(json.dumps(state_of(experiment, incarnation=1)))
+    run_state = RunState(experiment, 1, tmp_path, ResumePlan(tmp_path))
     run_state.identity.settle(7, 1)
     for rank in RANKS:
         for round in (1, 4, 9):
             checkpoint.save(
-                run_state.identity.directory, rank, round, {"seconds": 1.5}, run_state.identity.stamp
+                run_state.identity.directory, rank, round, {"wall_seconds": 1.5}, run_state.identity.stamp
             )
         lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
         (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
@@ -62,9 +70,10 @@ def past_of_machine_0(tmp_path, **files):
     """What machine 0 keeps of a run that has these files."""
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
-    for name, content in {"run": {"run_id": f"{7:016x}", "incarnation": 0}, **files}.items():
+    experiment = Experiment.from_yaml(config)
+    for name, content in {"run": state_of(experiment, incarnation=0), **files}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"schema": SCHEMA} | content))
-    return RunState(Experiment.from_yaml(config), 0, tmp_path, ResumePlan(tmp_path))
+    return RunState(experiment, 0, tmp_path, ResumePlan(tmp_path))
 
 
 def test_a_run_cannot_continue_as_a_whole_from_the_round_that_it_continued_from_without_a_machine(tmp_path):

@@ -205,17 +205,17 @@ def test_the_newest_good_one_is_taken(tmp_path):
         files = store(tmp_path, STATE | {"step": round}, round=round)
     files[0].write_bytes(b"")
     lines = []
-    assert checkpoint.newest(tmp_path, 3, note=lines.append).state["step"] == 9
+    assert checkpoint.newest(tmp_path, 3, report_damage=lines.append).state["step"] == 9
     assert len(lines) == 1 and "00000014.safetensors: has 0 bytes" in lines[0]
-    assert checkpoint.newest(tmp_path, 3, note=lines.append, before=9).state["step"] == 4
-    assert checkpoint.newest(tmp_path, 3, note=lines.append, before=4) is None
+    assert checkpoint.newest(tmp_path, 3, report_damage=lines.append, before=9).state["step"] == 4
+    assert checkpoint.newest(tmp_path, 3, report_damage=lines.append, before=4) is None
     assert len(lines) == 1
     for path in (tmp_path / "00003").glob("*.json"):
         path.write_bytes(b"{}")
     with pytest.raises(
         BadInput, match=r"no checkpoint of rank 3 can be used: .*00000014.json: is no manifest"
     ):
-        checkpoint.newest(tmp_path, 3, note=lines.append)
+        checkpoint.newest(tmp_path, 3, report_damage=lines.append)
 
 
 def forged(tmp_path, tensors=None, **changes):
@@ -278,6 +278,7 @@ def deep(levels):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"schema": 1},
         {"schema": 3},
         {"schema": "1"},
         {"rank": 4},
@@ -404,11 +405,11 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
     records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
 
-    def note(fd):
+    def record_sync(fd):
         synced.append((path.samefile(f"/proc/self/fd/{fd}"), checkpoint.rounds(tmp_path / "saved", 3)))
         sync(fd)
 
-    monkeypatch.setattr(line_file.os, "fdatasync", note)
+    monkeypatch.setattr(line_file.os, "fdatasync", record_sync)
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     checkpoints_of(identity, records, []).after(9, dict)
     assert synced == [(True, [])]

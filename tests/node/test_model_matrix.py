@@ -121,7 +121,7 @@ def test_ranks_of_the_wrapper_take_the_same_networks(networks, tmp_path):
 def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
     experiment = experiment_of(tmp_path, "ExtraState")
     (node,) = Nodes(experiment, tmp_path / "run").nodes[:1]
-    board = SnapshotBuffers([0], experiment.layout.numel, room=experiment.room_beside)
+    board = SnapshotBuffers([0], experiment.layout.numel, room=experiment.module_state_bytes)
     vector = node.training.vector.values
 
     def publish():

@@ -97,7 +97,7 @@ def test_models_of_rounds_that_are_undone_go(tmp_path, module) -> None:
         models.after(round)
     models.sync()
     (path_of(tmp_path, 7, 9).with_suffix(".safetensors.tmp")).touch()
-    Records(RecordFile(tmp_path, [7]), beside=[models]).cut_back(0)
+    Records(RecordFile(tmp_path, [7]), auxiliary=[models]).cut_back(0)
     assert [path.name for path in path_of(tmp_path, 7, 0).parent.iterdir()] == ["00000000.safetensors"]
 
 

@@ -179,7 +179,7 @@ def test_an_update_or_an_answer_that_was_lost_is_sent_again_and_counts_once():
                     net.schemes[i].load_state_dict(scheme.state_dict())
                 for _ in range(2):
                     for i in (1, 2):
-                        net.post(i, net.schemes[i].resends(0.0))
+                        net.post(i, net.schemes[i].resend(0.0))
                     net.flush()
     assert torch.equal(straight.models, lossy.models) and straight.models.any()
 

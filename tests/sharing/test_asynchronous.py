@@ -70,7 +70,7 @@ def test_the_sum_survives_lost_repeated_and_reordered_messages(events, graph, st
             expected = expected + change * net.step(number % n, change)
         elif event == "repeat":
             net.time += 1e6
-            net.post(number % n, net.schemes[number % n].resends(net.time))
+            net.post(number % n, net.schemes[number % n].resend(net.time))
         elif net.flying:
             index = number % len(net.flying)
             if event == "twice":
@@ -149,11 +149,11 @@ def test_an_old_request_is_repeated_with_its_number_and_its_content():
     net.step(0)
     first = net.flying.pop()[1]
     net.step(0, 5.0)
-    assert net.schemes[0].resends(0.0) == ()
-    (again,) = net.schemes[0].resends(10.0)
+    assert net.schemes[0].resend(0.0) == ()
+    (again,) = net.schemes[0].resend(10.0)
     assert again[:3] == first[:3] == (1, REQUEST, 1)
     assert torch.equal(again.payload.buffer, first.payload.buffer)
-    assert net.schemes[0].resends(10.1) == ()
+    assert net.schemes[0].resend(10.1) == ()
 
 
 def test_a_node_that_stops_during_an_exchange_resumes_it():
@@ -168,7 +168,7 @@ def test_a_node_that_stops_during_an_exchange_resumes_it():
         fresh.load_state_dict(scheme.state_dict())
         net.schemes[i] = fresh
     for scheme in net.schemes:
-        scheme.resends(0.0)
+        scheme.resend(0.0)
     net.settle()
     assert torch.allclose(net.models.sum(0), expected, rtol=0, atol=1e-12)
 

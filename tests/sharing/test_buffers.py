@@ -13,7 +13,7 @@ from decentnode.models.base import least_batch
 from decentnode.node.dry_round import defects
 from decentnode.node.experiment import Experiment
 from decentnode.sharing import Gossip, NoSharing
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 from tests.node.test_resume import check_resume
 from tests.support.in_process import Nodes
 
@@ -76,7 +76,7 @@ def test_buffers_are_averaged_in_full_and_variances_stay_positive(tmp_path, name
     overlap = ["communication={name: inproc, overlap: true}"] if "overlapped" in name else []
     made = experiment(tmp_path, SCHEMES[name], graph, 12, *overlap)
     nodes = Nodes(made, tmp_path / "nodes").begin()
-    assert all(isinstance(node.sharing, BuffersBeside) for node in nodes.nodes)
+    assert all(isinstance(node.sharing, AveragedBuffers) for node in nodes.nodes)
     W, p = torch.from_numpy(made.graph.matrix()), made.layout.parameters.numel
     seen = {}
     for node in nodes.nodes:
@@ -120,7 +120,7 @@ def test_a_scheme_inside_is_given_all_that_a_node_gives_it(tmp_path, scheme):
     )
     nodes.begin().run(0, 2)
     # A robust rule mixes the buffers itself.
-    assert all(isinstance(node.sharing, BuffersBeside) == (scheme == "choco") for node in nodes.nodes[:3])
+    assert all(isinstance(node.sharing, AveragedBuffers) == (scheme == "choco") for node in nodes.nodes[:3])
     weights = [node.sharing.watched_weight for node in nodes.nodes]
     if scheme == "choco":
         assert weights == [None] * 4

@@ -105,14 +105,14 @@ def run_whole(clock, nodes):
 
 def test_a_request_over_a_slow_link_is_sent_once(tmp_path, monkeypatch):
     """An answer takes some 8 s, far more than the least pause of .5 s, and nothing is lost."""
-    repeats, resends = [], AdPsgd.resends
+    repeats, resend = [], AdPsgd.resend
 
     def counted(scheme, now):
-        posts = resends(scheme, now)
+        posts = resend(scheme, now)
         repeats.extend(posts)
         return posts
 
-    monkeypatch.setattr(AdPsgd, "resends", counted)
+    monkeypatch.setattr(AdPsgd, "resend", counted)
     clock, nodes = nodes_in_virtual_time(
         tmp_path, "graph={name: ring, nodes: 4}", "rounds=2", "time_model.seconds_per_round=200",
         "training.pace={step_seconds: 4}", "communication={name: simulated, uplink: 100 kbit/s}",

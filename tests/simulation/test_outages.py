@@ -129,7 +129,7 @@ def test_a_link_that_is_cut_for_ever_hides_no_standstill(monkeypatch):
     cuts = [(interval(1.0, 3.0), lambda rank, peer: True), (interval(6.0, None), lambda rank, peer: True)]
     outages = Outages(cuts=cuts, report=lambda rank, what: reported.append(what))
     links = SimulatedLinks({}, Network("queue", *np.zeros((3, 2, 2))), clock, outages, grace=1.0)
-    links._met[0].add(1)
+    links._known_peers[0].add(1)
 
     async def main():
         links.begin()

@@ -67,7 +67,7 @@ class Messages:
 
     def fire(self, i):
         """Lets node i do what its time has come for."""
-        if self.schemes[i].timer_is_over(self.time):
+        if self.schemes[i].advance_timer(self.time):
             self.post(i, self.schemes[i].on_timer(self.models[i], self.views[i]))
 
     def wait(self, seconds):
@@ -98,7 +98,7 @@ class Messages:
             self.flush()
             self.time += 1e6
             for i, scheme in enumerate(self.schemes):
-                self.post(i, scheme.resends(self.time))
+                self.post(i, scheme.resend(self.time))
         self.flush()
         assert not any(list(scheme.awaited) for scheme in self.schemes)
 

@@ -12,7 +12,7 @@ from decentnode.errors import Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import PositiveFloat
 from decentnode.sharing.base import Setup, Sharing
-from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.buffers import AveragedBuffers
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.push_sum import WEIGHT, PushSum
 
@@ -46,9 +46,9 @@ class WeightClaim(Attack):
             )
 
     def wrap(self, scheme: Sharing) -> Sharing:
-        if isinstance(scheme, BuffersBeside) and isinstance(scheme.scheme, PushSum):
+        if isinstance(scheme, AveragedBuffers) and isinstance(scheme.scheme, PushSum):
             # Inside, where a payload is that of push_sum.
-            return BuffersBeside(Claiming(scheme.scheme, self))
+            return AveragedBuffers(Claiming(scheme.scheme, self))
         return Claiming(scheme, self)
 
 

@@ -74,7 +74,7 @@ class CanaryAudit(PassiveAttack):
             sides = scores[is_in], scores[~is_in]
             correct = int(is_in[order[-count:]].sum() + (~is_in[order[:count]]).sum())
             yield AttackResult(
-                attack=name_of(self), adversary=self.who, victim=victim, round=sight.round,
+                attack=name_of(self), adversary=self.adversary, victim=victim, round=sight.round,
                 auc=auc(*sides), tpr_at_1_percent=tpr_at(*sides),
                 epsilon_lower=audited_epsilon(
                     len(scores), 2 * count, correct, delta=self.delta, confidence=self.confidence

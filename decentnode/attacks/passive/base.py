@@ -83,8 +83,8 @@ class PassiveAttack(Adversary):
         return sorted({*self.ranks, *(rank for link in self.links for rank in link)})
 
     @property
-    def who(self) -> str:
-        """The party as text."""
+    def adversary(self) -> str:
+        """The adversary as text."""
         ranks = f"ranks {','.join(map(str, self.ranks))}" if self.ranks else ""
         links = f"links {','.join(f'{a}-{b}' for a, b in self.links)}" if self.links else ""
         return " and ".join(filter(None, [ranks, links]))
@@ -131,7 +131,7 @@ class PassiveAttack(Adversary):
             near = ", ".join(map(str, sorted(neighbors)[:8])) or "nobody"
             yield Defect(
                 ("victims",),
-                f"rank {others[0]} is no neighbor of {self.who}; these are {near}",
+                f"rank {others[0]} is no neighbor of {self.adversary}; these are {near}",
             )
 
     def sources_of(self, graph: Graph) -> set[int] | None:
@@ -148,5 +148,6 @@ class PassiveAttack(Adversary):
             raise BadInput.at("adversaries", f"{name_of(self)} needs samples that have one class each")
         if self.needs_samples and not self.public and not any(len(parts[r]) for r in self.ranks):
             raise BadInput.at(
-                "adversaries", f"{name_of(self)} needs samples, and {self.who} have none; give public: 0.5"
+                "adversaries",
+                f"{name_of(self)} needs samples, and {self.adversary} have none; give public: 0.5",
             )

@@ -85,7 +85,7 @@ class GradientInversion(PassiveAttack):
             write_durably(scene.run / path, [png(drawn(shown[1], shown[0]))])
         mean_ssim, mean_psnr = (float(np.mean(values)) for values in zip(*alike, strict=True))
         return AttackResult(
-            attack=name_of(self), adversary=self.who, victim=victim, round=round, ssim=mean_ssim,
+            attack=name_of(self), adversary=self.adversary, victim=victim, round=round, ssim=mean_ssim,
             psnr=mean_psnr, picture=path if self.picture else None,
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ class LabelDistribution(PassiveAttack):
             mean = mean / mean.sum().clamp(min=1e-12)
             truth = histogram(scene, victim)
             yield AttackResult(
-                attack=name_of(self), adversary=self.who, victim=victim, round=sight.round,
+                attack=name_of(self), adversary=self.adversary, victim=victim, round=sight.round,
                 accuracy=float(truth[mean.argmax()] == truth.max()), chance=1 / len(truth),
                 l1_error=float((mean - truth).abs().sum()),
             )  # fmt: skip
@@ -89,7 +89,7 @@ class AttributeInference(LossThreshold):
                 for side in (candidates.members, candidates.others)
             ]
             yield AttackResult(
-                attack=name_of(self), adversary=self.who, victim=victim, round=sight.round,
+                attack=name_of(self), adversary=self.adversary, victim=victim, round=sight.round,
                 accuracy=right[0], chance=right[1],
             )  # fmt: skip
 

@@ -57,7 +57,7 @@ class Linkability(PassiveAttack):
         right = sum(origin == guess for origin, guess in guesses)
         candidates = len({origin for origin, _ in guesses})
         yield AttackResult(
-            attack=f"{name_of(self)}_{self.method}", adversary=self.who, victim=None, round=sight.round,
+            attack=f"{name_of(self)}_{self.method}", adversary=self.adversary, victim=None, round=sight.round,
             accuracy=right / len(guesses), chance=1 / candidates,
         )  # fmt: skip
 

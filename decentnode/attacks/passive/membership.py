@@ -74,7 +74,7 @@ class MembershipInference(PassiveAttack):
 
     def _result(self, victim: int | None, round: int, members: Scores, others: Scores) -> AttackResult:
         return AttackResult(
-            attack=name_of(self), adversary=self.who, victim=victim, round=round,
+            attack=name_of(self), adversary=self.adversary, victim=victim, round=round,
             auc=auc(members, others), tpr_at_1_percent=tpr_at(members, others),
         )  # fmt: skip
 

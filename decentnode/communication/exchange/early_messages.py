@@ -19,6 +19,9 @@ class EarlyMessages:
         self._messages: dict[Key, dict[int, tuple[Message, bool]]] = {}
         """Each with whether its source counted as lost when it arrived: it may not know yet that it does."""
 
+    def __len__(self) -> int:
+        return sum(map(len, tuple(self._messages.values())))
+
     def keep(self, source: int, key: Key, message: Message, is_lost: bool, most: int) -> str:
         """Keeps a message for a later exchange, at most so many of a source; returns why not, or nothing.
 

@@ -196,6 +196,13 @@ class ExchangeHandle:
         self._owner = owner
         self._wake: list[Callable[[], Any]] = []
 
+    def __repr__(self) -> str:
+        # Copies, because other threads may change the sets.
+        awaited, unreleased = sorted(tuple(self.awaited)), sorted(tuple(self.unreleased))
+        waits = "done" if self.done else f"awaits payloads of {awaited}, acknowledgements of {unreleased}"
+        counts = f"{len(self.messages)} arrived, {len(self.missing)} missing"
+        return f"<ExchangeHandle {self.key}: {waits}; {counts}>"
+
     def __await__(self) -> Any:
         if not self.done and not self._owner.alone:
             pause, loop = self.start_waiting(), asyncio.get_running_loop()
@@ -251,12 +258,12 @@ class ExchangeHandle:
         Returns whether none was invalidated while it was read.
         """
         arrived, self.messages = self.messages, {}
-        sound = True
+        is_valid = True
         for source, message in arrived.items():
             # Before the acknowledgement, after which the sender writes.
-            sound = sound and not message.is_invalidated
+            is_valid = is_valid and not message.is_invalidated
             self._owner.transport.acknowledge(source, message)
-        return sound
+        return is_valid
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""

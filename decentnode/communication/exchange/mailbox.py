@@ -68,7 +68,7 @@ class Mailbox(ExchangeOwner):
         """Whether it ended by an error."""
         self.parts = 1
         """How many exchanges of one round, each of another part, are in flight at once."""
-        self.sent_last: Key | None = None
+        self.last_exchange: Key | None = None
         """The exchange that was opened last; None before the first."""
         self.messages = MessageQueue(self)
         """What arrives outside of the exchanges."""
@@ -76,36 +76,43 @@ class Mailbox(ExchangeOwner):
         self._early = EarlyMessages(transport.acknowledge)
         self._send_windows: defaultdict[int, SendWindow] = defaultdict(SendWindow)
         """By part what its readers have not acknowledged."""
-        self._last: Key = (-1, 0, 0)
-        self._sent = numbered_from
+        self._reached: Key = (-1, 0, 0)
+        """The latest exchange, or the start of the round that was entered after it."""
+        self._last_seq = numbered_from
+
+    def __repr__(self) -> str:
+        state = "failed" if self.failure or self.failed else "ended" if self.ended else "live"
+        exchanges = [*self._open_exchanges.values()]
+        counts = f"{len(self._early)} early, {self.refused.total()} refused"
+        return f"<Mailbox of rank {self.rank}: {state}, next round {self.next_round}, {counts}; {exchanges}>"
 
     @property
     def position(self) -> Key:
-        """The last exchange sent. Until a node sends in a round, its position is in the round before."""
-        round, phase, part = self._last
+        """What POSITION says: the last exchange, but in the round before until the node sends in a round."""
+        round, phase, part = self._reached
         return (round, phase, part) if phase >= 0 <= round else (max(0, round - 1), 0, 0)
 
     @property
-    def upcoming(self) -> int:
+    def next_round(self) -> int:
         """The first round whose exchanges have not started."""
-        return self._last[0] + 1
+        return self._reached[0] + 1
 
     @property
-    def spot(self) -> tuple[int, Key | None]:
+    def progress(self) -> tuple[int, Key | None]:
         """Changes whenever the node makes progress: starts a round, or an exchange."""
-        return self.upcoming, self.sent_last
+        return self.next_round, self.last_exchange
 
     def enter_round(self, round: int) -> None:
         """Records that this node is in a round: it agrees on no rejoin in it, nor in an earlier one."""
         with self.lock:
-            self._last = max(self._last, (round, -1, -1))
+            self._reached = max(self._reached, (round, -1, -1))
 
     @property
     def is_exchanging(self) -> bool:
         """Whether an exchange is open, during which the vector is not written."""
         return bool(self._open_exchanges)
 
-    def is_unread(self, reader: int, seq: int, part: int) -> bool:
+    def is_unacknowledged(self, reader: int, seq: int, part: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
         with self.lock:
             return self._send_windows[part].awaits(reader, seq)
@@ -116,8 +123,8 @@ class Mailbox(ExchangeOwner):
         """Starts to wait for `sources`; `seq` is the number of this node's own payload, read by `targets`."""
         handle = ExchangeHandle(self, key, seq, sources, deadline)
         with self.lock:
-            self.sent_last = key
-            self._last, self._sent = max(self._last, key), max(self._sent, seq)
+            self.last_exchange = key
+            self._reached, self._last_seq = max(self._reached, key), max(self._last_seq, seq)
             # The opening is one step for other threads: a peer that was lost before is missed here, and a
             # later loss finds the exchange open. The order matters, too: what was sent before a loss is
             # settled first. Late messages then find their source missing, and are not mixed.
@@ -154,7 +161,7 @@ class Mailbox(ExchangeOwner):
             if handle is not None:
                 self._settle(handle, source, message)
                 self._finish_if_complete(handle)
-            elif key <= self._last:
+            elif key <= self._reached:
                 self._note_surplus(source, key, "stale")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif surplus := self._early.keep(
@@ -168,7 +175,7 @@ class Mailbox(ExchangeOwner):
         """Records that `reader` has released everything up to `seq`, in one part or in all."""
         with self.lock:
             # A number that was never sent: the message is damaged or forged.
-            if seq > self._sent:
+            if seq > self._last_seq:
                 self.refuse("acknowledgement")
                 return
             self.remove_reader(reader, seq, part)
@@ -200,7 +207,7 @@ class Mailbox(ExchangeOwner):
         exchange that has not opened.
         """
         awaited = (handle.key for handle in self._open_exchanges.values() if peer in handle.awaited)
-        return last > self._last or any(key <= last for key in awaited)
+        return last > self._reached or any(key <= last for key in awaited)
 
     def note_needless(self, peer: int, key: Key) -> None:
         """Records that a peer is only behind, in exchange `key`: a request to it was needless."""

@@ -59,7 +59,7 @@ class MessageQueue:
             wake()
 
     def wake(self) -> None:
-        """Ends the node's wait, or its next one: something beside a message has happened, such as a loss."""
+        """Ends the node's wait, or its next one: what has happened is no message, such as a loss."""
         with self._owner.lock:
             self._is_woken, wake = True, self._wake
         if wake is not None:

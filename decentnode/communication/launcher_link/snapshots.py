@@ -33,7 +33,7 @@ class SnapshotBuffers:
         `slots`: how many vectors of a rank may wait for their reader; memory is used only where they do.
         """
         self.elements = elements
-        self._given_up: set[int] = set()
+        self._timed_out: set[int] = set()
         self._waited_for = 0
         """The last flag that a node of this process has waited for in vain, another one being behind."""
         self._row = {rank: i for i, rank in enumerate(ranks)}
@@ -61,22 +61,22 @@ class SnapshotBuffers:
             return bool((flags[_READ] >= flags[_PUBLISHED]).any())
 
         # The reader may need the oldest first.
-        unread, is_another_behind = int(flags[_PUBLISHED].min()), False
-        if clock.is_virtual and not is_free() and (self._flags[_PUBLISHED].max(0) < unread).any():
+        published, is_another_behind = int(flags[_PUBLISHED].min()), False
+        if clock.is_virtual and not is_free() and (self._flags[_PUBLISHED].max(0) < published).any():
             # The reader needs a node that is behind, which cannot go on while virtual time stands: one of
-            # thousands that are ahead waits, in case the reader has given the other up.
+            # thousands that are ahead waits, in case the reader waits for the other no more.
             is_another_behind = True
-            timeout = min(timeout, Timeouts.snapshot_behind) if unread > self._waited_for else 0.0
+            timeout = min(timeout, Timeouts.snapshot_behind) if published > self._waited_for else 0.0
         awake = AwakeClock(POLL_INTERVAL)
-        deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
+        deadline = awake.now() + (0.0 if rank in self._timed_out else timeout)
         await clock.wait_outside(lambda: is_free() or awake.now() > deadline, POLL_INTERVAL)
         if not is_free():
             if is_another_behind:
-                self._waited_for = max(self._waited_for, unread)
+                self._waited_for = max(self._waited_for, published)
             elif timeout > Timeouts.snapshot_behind:
-                self._given_up.add(rank)
+                self._timed_out.add(rank)
             return False
-        self._given_up.discard(rank)
+        self._timed_out.discard(rank)
         # The first, so that the memory of the others stays unused where no vector waits.
         slot = int((flags[_READ] >= flags[_PUBLISHED]).argmax())
         # The flags order both sides: the node writes here only after the reader released the last vector.
@@ -87,7 +87,7 @@ class SnapshotBuffers:
         return True
 
     @property
-    def has_unread(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether a vector of any rank waits for its reader."""
         return bool((self._flags[_READ] < self._flags[_PUBLISHED]).any())
 

@@ -79,7 +79,7 @@ class EdgeProtocol:
                 if peers.rank < peer and self._is_linked(peer):
                     has_any = True
                     peers[peer].proposals = 0
-                    if self._may_return(peers, peer):
+                    if self._may_rejoin(peers, peer):
                         self._propose(peers, peer, 0)
         return has_any
 
@@ -89,9 +89,9 @@ class EdgeProtocol:
         peers.drop_edge(error.peer, error)
         self._send_control(Kind.DROP_EDGE, peers.rank, error.peer, key, TOO_SLOW)
 
-    def _may_return(self, peers: Peers, peer: int) -> bool:
+    def _may_rejoin(self, peers: Peers, peer: int) -> bool:
         """Whether an agreement with the peer is allowed and can be sent."""
-        is_held = peers[peer].is_held(peers.mailbox.spot, peers.clock.now())
+        is_held = peers[peer].is_held(peers.mailbox.progress, peers.clock.now())
         return self._is_reachable(peer) and not is_held
 
     def receive(self, peers: Peers, kind: int, header: Header) -> None:
@@ -109,7 +109,7 @@ class EdgeProtocol:
                 # since.
                 is_new = peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
-                    peers[peer].record_timeout(peers.mailbox.spot)
+                    peers[peer].record_timeout(peers.mailbox.progress)
                 peers.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 last = header.key if header.seq & HAS_SENT else None
@@ -153,7 +153,7 @@ class EdgeProtocol:
 
     def _send_position(self, peers: Peers, peer: int) -> None:
         mailbox = peers.mailbox
-        self._send_control(Kind.POSITION, peers.rank, peer, mailbox.position, mailbox.upcoming)
+        self._send_control(Kind.POSITION, peers.rank, peer, mailbox.position, mailbox.next_round)
 
     def _propose(self, peers: Peers, peer: int, theirs: int) -> None:
         entry = peers[peer]
@@ -161,21 +161,23 @@ class EdgeProtocol:
         # pause.
         entry.proposals += 1
         if entry.proposals <= MOST_PROPOSALS:
-            round = max(peers.mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
-            self._send_control(Kind.REJOIN_PROPOSE, peers.rank, peer, first_of(round), peers.mailbox.upcoming)
+            round = max(peers.mailbox.next_round, theirs) + (entry.margin or FIRST_MARGIN)
+            self._send_control(
+                Kind.REJOIN_PROPOSE, peers.rank, peer, first_of(round), peers.mailbox.next_round
+            )
 
     def _consider(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
-        if peers.returns_in(peer) not in (None, round):
+        if peers.rejoin_round(peer) not in (None, round):
             return  # the proposals crossed; that of the rejoining peer was accepted
-        if not self._may_return(peers, peer):
+        if not self._may_rejoin(peers, peer):
             return  # it proposes again
-        with peers.lock:  # both ends start with empty state from the `upcoming` that the answer carries
-            agrees, upcoming = peers.readmit(peer, round, theirs), peers.mailbox.upcoming
+        with peers.lock:  # both ends start with empty state from the `next_round` that the answer carries
+            agrees, next_round = peers.readmit(peer, round, theirs), peers.mailbox.next_round
         if not agrees:
             self._send_position(peers, peer)
             return
         self._agree(peers, peer, round, theirs)
-        self._send_control(Kind.REJOIN_ACCEPT, peers.rank, peer, first_of(round), upcoming)
+        self._send_control(Kind.REJOIN_ACCEPT, peers.rank, peer, first_of(round), next_round)
 
     def _conclude(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
         peers[peer].margin = 0
@@ -186,12 +188,12 @@ class EdgeProtocol:
             # there.
             self._send_control(Kind.DROP_EDGE, peers.rank, peer, first_of(round), 0)
 
-    def _receive_position(self, peers: Peers, peer: int, upcoming: int) -> None:
+    def _receive_position(self, peers: Peers, peer: int, next_round: int) -> None:
         entry = peers[peer]
         if entry.state is PeerState.LOST and entry.proposals:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.
             entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
-            self._propose(peers, peer, upcoming)
+            self._propose(peers, peer, next_round)
 
     def _agree(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
         peers[peer].rejoin(round)
@@ -199,11 +201,11 @@ class EdgeProtocol:
 
     def _follow(self, peers: Peers, round: int, theirs: int) -> None:
         """Makes this node skip to the round of a peer that is far ahead."""
-        if theirs > peers.mailbox.upcoming + FAR_AHEAD:
+        if theirs > peers.mailbox.next_round + FAR_AHEAD:
             peers.ahead = max(peers.ahead, round)
 
 
 def farewell(mailbox: Mailbox) -> tuple[Key, int]:
     """Key and seq of a node's LEAVE: its last exchange, and whether it had one, and failed, as bits."""
-    seq = HAS_SENT * (mailbox.sent_last is not None) | HAS_FAILED * mailbox.failed
-    return mailbox.sent_last or first_of(0), seq
+    seq = HAS_SENT * (mailbox.last_exchange is not None) | HAS_FAILED * mailbox.failed
+    return mailbox.last_exchange or first_of(0), seq

@@ -15,10 +15,10 @@ from decentnode.communication.exchange.handle import Key
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError
 
-Spot = tuple[int, Key | None]
+Progress = tuple[int, Key | None]
 """The position of a node: the next round that it starts, and its latest exchange."""
 BEFORE_ALL: Key = (-1, 0, 0)
-PROBATION = 20
+BACKOFF_ROUNDS = 20
 """Rounds after rejoining within which another timeout counts as repeated."""
 
 
@@ -104,8 +104,8 @@ class Peer:
 
     __slots__ = (
         "_excluded_until", "_highest", "_last_wait", "_rejoined_in", "_timed_out_at", "_timeouts", "error",
-        "failed", "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "reads", "requested",
-        "round", "state", "wants_model",
+        "failed", "fresh_from", "last_exchange", "margin", "model_requests", "proposals", "rank", "reads",
+        "requested", "round", "state", "wants_model",
     )  # fmt: skip
 
     def __init__(self, rank: int) -> None:
@@ -117,7 +117,7 @@ class Peer:
         """Whether it will read a payload of the next exchange, and acknowledge it."""
         self.round = -1
         """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
-        self.last = BEFORE_ALL
+        self.last_exchange = BEFORE_ALL
         """The last exchange of the peer, in state LEAVING."""
         self.failed = False
         """Whether it ends by an error, in state LEAVING."""
@@ -136,6 +136,11 @@ class Peer:
         self._highest: tuple[int, float] | None = None
         """The highest round it was seen in, and since when."""
         self.forget_timeouts()
+
+    def __repr__(self) -> str:
+        counts = f"{self._timeouts} timeouts, {self.proposals} proposals"
+        reason = "" if self.error is None else f", {self.error}"
+        return f"<Peer {self.rank}: {self.state.name}, {counts}{reason}>"
 
     @property
     def is_settled(self) -> bool:
@@ -208,21 +213,21 @@ class Peer:
 
     def forget_timeouts(self) -> None:
         """Forgets the timeouts of both ends: a new process has taken the peer's place."""
-        self._timed_out_at: Spot | None = None
+        self._timed_out_at: Progress | None = None
         """The position of this node when the peer timed out on it."""
         self._timeouts, self._excluded_until = 0, 0.0
         self._rejoined_in: int | None = None
         """The round in which it last rejoined."""
         self.model_requests = 0
 
-    def record_timeout(self, spot: Spot) -> None:
+    def record_timeout(self, progress: Progress) -> None:
         """Records that the peer timed out on this node at this position."""
-        self._timed_out_at = spot
+        self._timed_out_at = progress
 
     def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_repeated = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
+        is_repeated = self._rejoined_in is not None and round - self._rejoined_in < BACKOFF_ROUNDS
         self._timeouts = self._timeouts + 1 if is_repeated else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)
@@ -231,6 +236,6 @@ class Peer:
         """Records that both ends agreed to exchange again from this round on."""
         self._rejoined_in = round
 
-    def is_held(self, spot: Spot, now: float) -> bool:
-        """Whether the two ends must not agree yet, with this node at `spot`."""
-        return self._timed_out_at == spot or now < self._excluded_until
+    def is_held(self, progress: Progress, now: float) -> bool:
+        """Whether the two ends must not agree yet, with this node at `progress`."""
+        return self._timed_out_at == progress or now < self._excluded_until

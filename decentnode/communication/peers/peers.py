@@ -72,10 +72,10 @@ class Peers(dict[int, Peer]):
         peer = Peer(rank)
         self._transport.introduce(peer)
         self._note_link(peer)
-        self._note(peer)
+        self._update_unsettled(peer)
         return self.setdefault(rank, peer)
 
-    def _note(self, peer: Peer) -> None:
+    def _update_unsettled(self, peer: Peer) -> None:
         """Records whether a peer whose record has changed must be looked at in each round."""
         if peer.is_settled:
             self._unsettled.discard(peer.rank)
@@ -121,7 +121,7 @@ class Peers(dict[int, Peer]):
         with self.lock:
             was_exchanging = self[peer].error is None
             self[peer].step(event, error)
-            self._note(self[peer])
+            self._update_unsettled(self[peer])
             if was_exchanging:
                 # First, because the mailbox may finish an exchange whose memory the peer is still reading.
                 self._transport.invalidate(peer)
@@ -146,8 +146,8 @@ class Peers(dict[int, Peer]):
         with self.lock:
             if last is not None and self.mailbox.may_be_owed(peer, last) and self[peer].error is None:
                 self[peer].step(PeerEvent.LEAVE)
-                self[peer].last, self[peer].failed = last, failed
-                self._note(self[peer])
+                self[peer].last_exchange, self[peer].failed = last, failed
+                self._update_unsettled(self[peer])
                 self.mailbox.remove_reader(peer)
             else:
                 self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1, failed))
@@ -156,8 +156,8 @@ class Peers(dict[int, Peer]):
         """Ends the exchanges with all whose last one was before `key`."""
         for rank in tuple(self._unsettled):
             peer = self[rank]
-            if peer.state is PeerState.LEAVING and peer.last < key:
-                left = PeerLeft(rank, peer.last[0], peer.failed)
+            if peer.state is PeerState.LEAVING and peer.last_exchange < key:
+                left = PeerLeft(rank, peer.last_exchange[0], peer.failed)
                 self._stop_exchanging(rank, PeerEvent.FINISH, left)
 
     def lost(self) -> list[int]:
@@ -188,7 +188,7 @@ class Peers(dict[int, Peer]):
                 if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
                     peer.fresh_from = None
                     rejoined.append(peer.rank)
-                self._note(peer)
+                self._update_unsettled(peer)
             return sorted(rejoined)
 
     def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
@@ -198,7 +198,7 @@ class Peers(dict[int, Peer]):
         """
         with self.lock:
             entry = self[peer]
-            if round < self.mailbox.upcoming:
+            if round < self.mailbox.next_round:
                 # The peer repeats its proposal if our REJOIN_ACCEPT was lost: the agreement still holds.
                 return entry.error is None and entry.round == round
             if self.has_left(peer):
@@ -215,9 +215,9 @@ class Peers(dict[int, Peer]):
         """Records that both ends start with empty state of each other in a round."""
         with self.lock:
             self[peer].fresh_from = round
-            self._note(self[peer])
+            self._update_unsettled(self[peer])
 
-    def returns_in(self, peer: int) -> int | None:
+    def rejoin_round(self, peer: int) -> int | None:
         """The round in which a lost peer rejoins; None without an agreement."""
         with self.lock:
             entry = self[peer]
@@ -231,7 +231,7 @@ class Peers(dict[int, Peer]):
             # From here on no agreement for a round before `round` is possible, also while the node trains.
             self.mailbox.enter_round(round - 1)
             others = [self[rank] for rank in peers if rank != self.rank]
-            waiting = [p for p in others if p.error is None or self.returns_in(p.rank) in range(round)]
+            waiting = [p for p in others if p.error is None or self.rejoin_round(p.rank) in range(round)]
             for peer in waiting:
                 # A proposal of an earlier round may still be on the way; that agreement holds no more.
                 peer.round = round
@@ -273,7 +273,7 @@ class Peers(dict[int, Peer]):
         """
         with self.lock:
             self[peer].wants_model = True
-            self._note(self[peer])
+            self._update_unsettled(self[peer])
             if self.mailbox.is_exchanging:
                 self._transport.give_model()
 
@@ -283,7 +283,7 @@ class Peers(dict[int, Peer]):
             wanting = [peer for peer in self.unsettled() if peer.wants_model]
             for peer in wanting:
                 peer.wants_model = False
-                self._note(peer)
+                self._update_unsettled(peer)
             return sorted(peer.rank for peer in wanting)
 
     # Progress: who waits for this node, or is behind, and when a silent peer times out.

@@ -68,22 +68,22 @@ class GroupMean(MeanOfAll):
 
         Until then what a rank has sent before it left may be on the way between the others.
         """
-        gone = next(filter(None, map(self._why_gone, tuple(self._peers))), None)
+        absence = next(filter(None, map(self._why_absent, tuple(self._peers))), None)
         is_broken = self._work is None or self._group is None or self._group.is_broken
-        if gone is None and not is_broken:
+        if absence is None and not is_broken:
             return
         self._fails_at = min(self._fails_at, time.monotonic() + Timeouts.collective_rest)
-        is_lost = gone is not None and not isinstance(gone, PeerLeft)
+        is_lost = absence is not None and not isinstance(absence, PeerLeft)
         if is_lost or time.monotonic() >= self._fails_at:
-            self.error = gone or RunFailed(f"the all-reduce failed: {self._failure}")
+            self.error = absence or RunFailed(f"the all-reduce failed: {self._failure}")
             self.done = True
 
-    def _why_gone(self, rank: int) -> PeerError | None:
+    def _why_absent(self, rank: int) -> PeerError | None:
         """Why a rank takes part in no later collective; None: it does."""
         error = self._peers.error(rank)
         if error is None and self._peers.has_left(rank):
             peer = self._peers[rank]
-            error = PeerLeft(rank, peer.last[0], peer.failed)
+            error = PeerLeft(rank, peer.last_exchange[0], peer.failed)
         return error
 
 

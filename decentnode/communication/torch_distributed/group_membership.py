@@ -24,12 +24,12 @@ from decentnode.errors import StartError
 class GroupMembership:
     """One rank's part.
 
-    The node's thread waits while the group is formed, the socket thread receives notes, and both may end it.
+    The node's thread waits while the group is formed, the socket thread receives messages, both may end it.
     """
 
     rank: int
     post: Callable[[Iterable[int], Closed], None]
-    """Sends a note to some ranks, in any thread."""
+    """Sends a message to some ranks, in any thread."""
     abandoned: Callable[[], None]
     """Called without a lock when payloads in flight must be requested."""
     group: Group | None = field(default=None, init=False)
@@ -115,9 +115,9 @@ class GroupMembership:
         """Records lost ranks; the group ends, or is not formed, if one of them is a member."""
         with self._news:
             self._lost |= set(ranks)
-            gone = self._lost & self._members
-        if gone:
-            self._close(f"rank {min(gone)} is lost", announces=True)
+            lost_members = self._lost & self._members
+        if lost_members:
+            self._close(f"rank {min(lost_members)} is lost", announces=True)
 
     def leave(self) -> None:
         """Records that this rank needs no group any more."""

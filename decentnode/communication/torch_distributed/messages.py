@@ -27,4 +27,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """The sender has read everything that the group brought up to the exchange of the header."""
 
 
-Note = Closed | Size | Done
+GroupControl = Closed | Size | Done

@@ -1,7 +1,7 @@
 """The route through a process group of torch.distributed, on all edges of a node or on some.
 
 Threads: the node's thread posts transfers and waits for them; what has arrived it delivers itself. The socket
-thread receives notes, resends by frames what a failed group has not delivered, and notices losses. A third
+thread receives messages, resends by frames what a failed group has not delivered, and notices losses. A third
 thread ends a group (`group_membership.py`).
 """
 
@@ -16,7 +16,7 @@ from decentnode.communication.exchange.handle import ExchangeHandle, Key, Messag
 from decentnode.communication.peers.peers import Peers
 from decentnode.communication.routes import Route
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import Closed, Done, Note, Size
+from decentnode.communication.torch_distributed.messages import Closed, Done, GroupControl, Size
 from decentnode.communication.torch_distributed.process_group import Group, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.io_thread import IoThread
@@ -136,9 +136,9 @@ class GroupRoute(Route):
         known = {s: self._known_sizes.get(s, {}).get(layout.hash) for s in sorted(here & set(sources))}
         return known if fixed else dict.fromkeys(known)
 
-    def post(self, ranks: Iterable[int], note: Note, key: Key = (0, 0, 0)) -> None:
-        """Sends a note to other ranks, in any thread."""
-        body = msgspec.msgpack.encode(note)
+    def post(self, ranks: Iterable[int], message: GroupControl, key: Key = (0, 0, 0)) -> None:
+        """Sends a message to other ranks, in any thread."""
+        body = msgspec.msgpack.encode(message)
         for rank in ranks:
             header = self._sockets.header(wire.Kind.GROUP, self._rank, rank, key, length=len(body), body=body)
             self._sockets.dispatch([(self._sockets.directory.home[rank], header.pack(), body)])
@@ -164,29 +164,29 @@ class GroupRoute(Route):
         if not harmless and not self._mailbox.ended:
             self.group_membership.break_up(group, why)
 
-    def is_gone(self, peer: int) -> bool:
+    def reads_nothing(self, peer: int) -> bool:
         return self._peers.error(peer) is not None or self._peers.has_left(peer)
 
     # Notes of peers, in the socket thread.
 
     def receive(self, header: wire.Header, body: bytes) -> None:
-        """Processes a note; raises WireError."""
-        note, sender = wire.unpack(body, Note, "group note"), header.sender
-        match note:
+        """Processes a message; raises WireError."""
+        message, sender = wire.unpack(body, GroupControl, "group note"), header.sender
+        match message:
             case Size():
-                if note.length > self._most_bytes:
+                if message.length > self._most_bytes:
                     raise wire.WireError("body length")
                 known = self._known_sizes.setdefault(sender, {})
-                if len(known) >= MOST_LAYOUTS and note.layout not in known:
+                if len(known) >= MOST_LAYOUTS and message.layout not in known:
                     del known[next(iter(known))]
-                known[note.layout] = note
-                if not self.transfer_queue.receive_size(sender, header.key, note):
+                known[message.layout] = message
+                if not self.transfer_queue.receive_size(sender, header.key, message):
                     raise wire.WireError("too many ahead")
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self._mailbox.acknowledged(sender, max(read, default=0), header.part)
             case Closed():
-                self.group_membership.receive(note)
+                self.group_membership.receive(message)
 
     def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
@@ -209,7 +209,7 @@ class GroupRoute(Route):
         sent = self._unconfirmed.get(key, {}).get(peer)
         if sent is None or self._frame_route.has_sent(peer, key):
             return False
-        still_there = self._mailbox.is_unread(peer, sent.seq, key[2])
+        still_there = self._mailbox.is_unacknowledged(peer, sent.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and sent.group.is_broken:
             self._frame_route.send(sent.payload.to(HOST), [peer], key, sent.seq)

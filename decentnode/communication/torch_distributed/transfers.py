@@ -66,7 +66,7 @@ class Customer(Protocol):
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         """The group failed in a transfer with these peers; empty if it cannot be used with any other."""
 
-    def is_gone(self, peer: int) -> bool:
+    def reads_nothing(self, peer: int) -> bool:
         """Whether no payload sent to that peer will be read."""
 
 
@@ -231,7 +231,7 @@ class TransferQueue:
 
     def _wait(self, exchange: GroupExchange, pending: Pending, timed_exchange: GroupExchange) -> None:
         # A send to a lost peer would wait for its timeout, and then end the group.
-        in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in pending.transfers)
+        in_vain = all(t.sends and self._customer.reads_nothing(t.peer) for t in pending.transfers)
         if exchange.group.is_broken or in_vain:
             return
         limit = timed_exchange.limit

@@ -45,7 +45,7 @@ class Dealers:
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
         self._watched: dict[int, int] = {}
         """By descriptor of a monitor the process of its link."""
-        self._unread: dict[int, deque[weakref.ref[memoryview]]] = {}
+        self._queued_bodies: dict[int, deque[weakref.ref[memoryview]]] = {}
         """By process the large bodies that libzmq may still hold, oldest first; it drops the reference after
         the send.
         """
@@ -85,10 +85,10 @@ class Dealers:
             self._directory.credentials.guard_client(dealer, self._directory.processes[process].machine)
         return dealer
 
-    def send(self, process: int, header: bytes, body: wire.Body, most_unread: int) -> bool:
+    def send(self, process: int, header: bytes, body: wire.Body, most_queued: int) -> bool:
         """Sends a message, over a new socket without a monitor if there is none; False: the peer is slow.
 
-        `most_unread`: large bodies that may wait for the peer; otherwise models of many rounds would queue.
+        `most_queued`: large bodies that may wait for the peer; otherwise models of many rounds would queue.
         """
         if process not in self._sockets:
             self._sockets[process] = self._make(process)
@@ -97,7 +97,7 @@ class Dealers:
         # costs 0.1 ms.
         body = body[:]
         is_bulk = isinstance(body, memoryview)
-        if is_bulk and self._count_unread(process) >= most_unread:
+        if is_bulk and self._count_queued(process) >= most_queued:
             return False
         try:
             self._sockets[process].send(header, _MORE_FOLLOWS)
@@ -105,18 +105,18 @@ class Dealers:
         except zmq.Again:
             return False
         if isinstance(body, memoryview):
-            self._unread.setdefault(process, deque()).append(weakref.ref(body))
+            self._queued_bodies.setdefault(process, deque()).append(weakref.ref(body))
         return True
 
-    def _count_unread(self, process: int) -> int:
-        unread = self._unread.get(process, deque())
-        while unread and unread[0]() is None:
-            unread.popleft()
-        return len(unread)
+    def _count_queued(self, process: int) -> int:
+        queued = self._queued_bodies.get(process, deque())
+        while queued and queued[0]() is None:
+            queued.popleft()
+        return len(queued)
 
     def is_flushed(self, process: int) -> bool:
         """Whether libzmq holds no large body for a process."""
-        return all(body() is None for body in self._unread.get(process, ()))
+        return all(body() is None for body in self._queued_bodies.get(process, ()))
 
     def events_of(self, fd: int) -> tuple[int, list[int]] | None:
         """The process of the link with this monitor, and its new events; None: it is no monitor of these."""
@@ -129,7 +129,7 @@ class Dealers:
 
     def end(self, process: int, linger: int) -> None:
         """Closes the socket for a process; what it still holds has `linger` milliseconds."""
-        self._unread.pop(process, None)
+        self._queued_bodies.pop(process, None)
         dealer, monitor = self._sockets.pop(process, None), self._monitors.pop(process, None)
         if dealer is not None and monitor is not None:
             self._epoll.unregister(monitor)

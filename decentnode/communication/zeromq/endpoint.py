@@ -21,7 +21,7 @@ from decentnode.core.payload import as_bytes
 
 
 class ProcessEndpoint(RoutedEndpoint):
-    """One node's end: routes between processes, and what it asks of the sockets beside its payloads."""
+    """One node's end: routes between processes, and what it asks of the sockets for other messages."""
 
     def __init__(
         self, rank: int, buffer_spec: BufferSpec, slots: Slots, io_thread: IoThread,

@@ -27,7 +27,7 @@ HELLO_INTERVAL = 0.5
 """Seconds between two HELLOs to one process."""
 PIPE_INTERVAL = 0.02
 """Seconds between two attempts to open the pipe of a process that counts as broken."""
-MOST_UNREAD = 4
+MOST_QUEUED_BODIES = 4
 """Bodies queued for a peer, per edge and part: two rounds, one resend, and one model."""
 NEVER = float("inf")
 
@@ -146,7 +146,7 @@ class PeerLinks:
         if self._pipes.write(process, header, body, opens=process not in self.lost):
             return
         edges = len(self._directory.process.ranks) * len(self._directory.processes[process].ranks)
-        if not self._dealers.send(process, header, body, MOST_UNREAD * self.parts * edges):
+        if not self._dealers.send(process, header, body, MOST_QUEUED_BODIES * self.parts * edges):
             self._unsent.append(header)
 
     def _report(self) -> None:

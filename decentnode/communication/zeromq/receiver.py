@@ -58,7 +58,7 @@ class Receiver:
 
     sockets: Sockets
     edges: EdgeProtocol
-    note_hello: Callable[[int], None]
+    on_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
     """Called with a process that was replaced by a new one."""
@@ -202,7 +202,7 @@ class Receiver:
         # First: a process whose memory cannot be attached does not count as met.
         self.sockets.segments.learn(hello.segments, ranks)
         if not is_doorbell:
-            self.note_hello(process)
+            self.on_hello(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
         """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""

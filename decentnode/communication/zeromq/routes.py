@@ -131,7 +131,7 @@ class FrameRoute(Route):
         if sent is None:
             return False
         now = self._mailbox.clock.now()
-        if self._mailbox.is_unread(peer, sent.header.seq, key[2]) and now >= sent.due:
+        if self._mailbox.is_unacknowledged(peer, sent.header.seq, key[2]) and now >= sent.due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK
             # In a run no memory is written before all readers released it. A training loop of its own may

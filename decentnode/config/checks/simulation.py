@@ -13,7 +13,7 @@ def _virtual_time(
     communication: Communication, training: TrainingSettings, graph: Graph, time_model: TimeModelSettings
 ) -> Iterator[Defect]:
     """Yields options that do not fit the nodes, and a simulation whose steps have no duration."""
-    if not communication.plan.simulation:
+    if not communication.plan.has_virtual_time:
         if training.pace == "instant":
             what = "instant: only in virtual time (communication: simulated); leave it out"
             yield Defect(("training", "pace"), what)
@@ -53,7 +53,7 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
 
 def _keys(communication: Communication, security: str | KeyFolder) -> Iterator[Defect]:
     """Yields keys, which protect links between machines."""
-    if communication.plan.simulation and isinstance(security, KeyFolder):
+    if communication.plan.has_virtual_time and isinstance(security, KeyFolder):
         yield Defect(
             ("security",), "keys are of links between machines, and a simulation has none; leave them out"
         )

@@ -46,17 +46,17 @@ class Flipper(AperiodicGraph):
     seed: int = field(default=SEED, kw_only=True)
 
     is_negotiated = True
+    adjacency: Adjacency = field(init=False, repr=False, compare=False)
+    """The graph of the start."""
 
     def __post_init__(self) -> None:
-        _ = self.adjacency  # raises GraphError for impossible options
+        object.__setattr__(self, "adjacency", self._at_start())
 
     @property
     def num_nodes(self) -> int:
         return self.nodes
 
-    @cached_property
-    def adjacency(self) -> Adjacency:
-        """The graph of the start."""
+    def _at_start(self) -> Adjacency:
         regular = Regular(self.nodes, self.degree, seed=self.seed)
         if self.start == "random" or any(regular.defects()):
             return regular.adjacency

@@ -46,7 +46,8 @@ class PeerSampler(ServedGraph):
     seed: int = SEED
 
     def __post_init__(self) -> None:
-        _ = self.drawn  # raises GraphError for impossible options
+        self.drawn_graph: RedrawnGraph = POLICIES[self.policy](self.nodes, self.degree, seed=self.seed)
+        """The graph that the service draws."""
         self._source: BlockSource | None = None
         self._used: dict[int, int] = {}
 
@@ -56,12 +57,7 @@ class PeerSampler(ServedGraph):
 
     @property
     def directed(self) -> bool:  # type: ignore[override]
-        return self.drawn.directed
-
-    @cached_property
-    def drawn(self) -> RedrawnGraph:
-        """The graph that the service draws."""
-        return POLICIES[self.policy](self.nodes, self.degree, seed=self.seed)
+        return self.drawn_graph.directed
 
     def service_port(self, machines: int) -> int | None:
         return None if self.address or machines == 1 else self.port
@@ -72,7 +68,7 @@ class PeerSampler(ServedGraph):
     def answer(self, number: int) -> bytes:
         # The numbers of edges of its rounds, then the edges.
         rounds = range(number * self.block, (number + 1) * self.block)
-        edges = [as_pairs(self.drawn.edges(round)) for round in rounds]
+        edges = [as_pairs(self.drawn_graph.edges(round)) for round in rounds]
         counts = np.array([len(pairs) for pairs in edges])
         return np.concatenate([counts, *(pairs.flatten() for pairs in edges)]).astype("<i4").tobytes()
 

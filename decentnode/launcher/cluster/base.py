@@ -15,7 +15,7 @@ from decentnode.communication.launcher_link.reports import Report
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.launcher.state.messages import Contribution, Join, Note, Start
+from decentnode.launcher.state.messages import Contribution, Join, LauncherMessage, Start
 from decentnode.mapping.base import Mapping
 
 
@@ -56,7 +56,7 @@ class Cluster(ABC):
         """Sends what is due, and dispatches what has arrived; never waits."""
         return None
 
-    def send(self, note: Note, to: int | None = None) -> int:
+    def send(self, message: LauncherMessage, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
         return 0
 

@@ -43,7 +43,7 @@ class LauncherChannel:
         """Binds or connects; raises BadInput for a port that another program has taken, and StartError."""
         self.refused: Counter[str] = Counter()
         """Refused connections, by reason."""
-        self.is_turned_away = False
+        self.is_refused = False
         """Machine 0 does not have this machine's key."""
         self._hosts = machine == 0
         self._credentials = credentials
@@ -111,7 +111,7 @@ class LauncherChannel:
                 # A connection sends nothing before its key is admitted here.
                 self._authenticator.serve()
             if self._monitor is not None and has_input(self._monitor):
-                self.is_turned_away = True
+                self.is_refused = True
             if has_input(self._socket):
                 return True
             if time.monotonic() >= limit:

@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, UND
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
-from decentnode.launcher.state.messages import Note, Pause, StopRequest
+from decentnode.launcher.state.messages import LauncherMessage, Pause, StopRequest
 
 REQUEST_INTERVAL = 0.5
 CHECK_INTERVAL = 0.1
@@ -30,7 +30,7 @@ class GracefulStop:
     machine: int
     present: Callable[[], set[int]]
     """The machines that take part."""
-    send: Callable[[Note, int | None], object]
+    send: Callable[[LauncherMessage, int | None], object]
     """Sends to one machine or all."""
     deadline: float
     """Seconds for the nodes to end; inf: as long as they make progress."""
@@ -85,23 +85,23 @@ class GracefulStop:
         # Not read before the request: its signal handler reads the clock, too, and must not interrupt that.
         return self._clock.now() - self._requested_at if self.is_requested else 0.0
 
-    def take(self, note: Note) -> None:
+    def take(self, message: LauncherMessage) -> None:
         """Processes a message of another machine."""
-        if not isinstance(note, StopRequest | Pause):
+        if not isinstance(message, StopRequest | Pause):
             return
-        if isinstance(note, Pause) and note.reached is not None:
-            self.finish(note.reached)
-        elif note.signal or not self.is_requested:
+        if isinstance(message, Pause) and message.reached is not None:
+            self.finish(message.reached)
+        elif message.signal or not self.is_requested:
             # Of an unknown number only that it stops is known.
-            self.request(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
-        if isinstance(note, StopRequest):
-            self._announced[note.machine] = note.round
+            self.request(Signals(message.signal) if message.signal in STOPPED_BY else Signals.SIGTERM)
+        if isinstance(message, StopRequest):
+            self._announced[message.machine] = message.round
             # The decision may have been lost, or dropped on a full connection.
             if self.is_decided:
-                self.send(self._pause(self.heartbeats.last_round), note.machine)
-        elif note.last is not None:
+                self.send(self._pause(self.heartbeats.last_round), message.machine)
+        elif message.last is not None:
             # Also after a decision of this machine alone: that of machine 0 replaces it.
-            self._decide(note.last, note.reached is not None)
+            self._decide(message.last, message.reached is not None)
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
@@ -138,9 +138,9 @@ class GracefulStop:
         completes = self._completes
         return Pause(0 if completes else self.signal or 0, last, self.reached if completes else None)
 
-    def _send_repeatedly(self, note: Note) -> None:
+    def _send_repeatedly(self, message: LauncherMessage) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = self._clock.now()
         if now >= self._next_word:
             self._next_word = now + REQUEST_INTERVAL
-            self.send(note, None)
+            self.send(message, None)

@@ -47,7 +47,7 @@ class LateJoin:
         active = self.membership.active
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
         # Nodes of a silent launcher may still run; absent ranks are never connected to.
-        there = active | self.membership.silent(Timeouts.machine_gone)
+        there = active | self.membership.silent(Timeouts.machine_lost)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
         objection = self._objection(machine, times)
@@ -55,13 +55,13 @@ class LateJoin:
             return []
         # A refused attempt does not count.
         self._times[machine] = times
-        gone = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
+        lost = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
         positions = [i for i, process in enumerate(self.processes) if process.machine == machine]
         back = [Restarted(position, None, INCARNATIONS * times) for position in positions]
         # The other launchers must expect its nodes before the nodes report.
         for other in others:
             self.rendezvous.send(RelayedReports(0, list(back)), other)
-        return [*gone, *back]
+        return [*lost, *back]
 
     def _objection(self, machine: int, times: int) -> str:
         """Returns why a machine cannot take part any more; an empty text if it can."""

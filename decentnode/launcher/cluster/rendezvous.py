@@ -21,7 +21,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, StartError
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.state.messages import DECODER, Join, Note, Refuse, Start, Wait
+from decentnode.launcher.state.messages import DECODER, Join, LauncherMessage, Refuse, Start, Wait
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
@@ -82,10 +82,10 @@ class Rendezvous:
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
         self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
         self.refused = self._channel.refused
-        meet = self._attend_meeting if self.machine else self._host_meeting
+        meet = self._attend_rendezvous if self.machine else self._host_rendezvous
         return meet(deadline, is_stopped)
 
-    def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+    def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + deadline
         enough_since: float | None = None
@@ -105,12 +105,12 @@ class Rendezvous:
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
                 self._refuse(Refuse(reason))
-            for note in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(note, Join):
-                    if refusal := self._difference(note):
+            for message in self.receive(timeout=CHECK_INTERVAL):
+                if isinstance(message, Join):
+                    if refusal := self._difference(message):
                         self._refuse(refusal)
-                    self._joins[note.machine] = note
-                    self.send(Wait(sorted(self._missing())), note.machine)
+                    self._joins[message.machine] = message
+                    self.send(Wait(sorted(self._missing())), message.machine)
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
@@ -162,7 +162,7 @@ class Rendezvous:
         self.send(start, join.machine)
         return True
 
-    def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+    def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit, next_join = clock.now() + deadline, 0.0
         absent = {0}
@@ -171,29 +171,29 @@ class Rendezvous:
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
-            for note in self.receive(timeout=CHECK_INTERVAL):
-                match note:
+            for message in self.receive(timeout=CHECK_INTERVAL):
+                match message:
                     case Start():
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
-                        if wrong := self._objection(note):
+                        if wrong := self._objection(message):
                             raise StartError(wrong)
-                        return note
+                        return message
                     case Refuse():
-                        raise note.error("machine 0: ")
+                        raise message.error("machine 0: ")
                     case Wait():
-                        absent = set(note.missing)
-            if self._channel is not None and self._channel.is_turned_away:
+                        absent = set(message.missing)
+            if self._channel is not None and self._channel.is_refused:
                 raise StartError(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
         where = f" at {self._endpoint}" if absent == {0} else ""
         raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
 
-    def send(self, note: Note, to: int | None = None) -> int:
+    def send(self, message: LauncherMessage, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
         if self._channel is None:
             return 0
-        content = msgspec.msgpack.encode(note)
+        content = msgspec.msgpack.encode(message)
         routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
         return len(content) * sum(self._channel.send(content, route) for route in routes)
 
@@ -207,47 +207,47 @@ class Rendezvous:
         """Whether `receive` would return a message."""
         return self._channel is not None and self._channel.has_messages
 
-    def receive(self, timeout: float = 0.0) -> list[Note]:
+    def receive(self, timeout: float = 0.0) -> list[LauncherMessage]:
         """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
-        notes: list[Note] = []
+        messages: list[LauncherMessage] = []
         channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
         if channel is None or not channel.wait(timeout):
-            return notes
+            return messages
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := channel.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
-            if (note := self._read(channel, arrival)) is not None:
-                notes.append(note)
-        return notes
+            if (message := self._read(channel, arrival)) is not None:
+                messages.append(message)
+        return messages
 
-    def _read(self, channel: LauncherChannel, arrival: Arrival) -> Note | None:
+    def _read(self, channel: LauncherChannel, arrival: Arrival) -> LauncherMessage | None:
         """Returns the decoded message; None if it is refused."""
         try:
-            note: Note = DECODER.decode(arrival.content)
+            message: LauncherMessage = DECODER.decode(arrival.content)
         except UNDECODABLE:
             channel.refused["note"] += 1
             return None
-        machine = getattr(note, "machine", 0)
+        machine = getattr(message, "machine", 0)
         # The key decides: a machine cannot write in another one's name.
         if arrival.machine not in (None, machine):
             channel.refused["identity"] += 1
             return None
-        if isinstance(note, Join) and arrival.route and note.job != self._join.job:
-            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, note))
+        if isinstance(message, Join) and arrival.route and message.job != self._join.job:
+            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, message))
             refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
             channel.send(msgspec.msgpack.encode(refusal), arrival.route)
             channel.refused["another job"] += 1
             return None
         known = machine in self.last_received and machine != self.machine
         is_here = machine in self._joins and machine != 0
-        if self.machine == 0 and not is_here and not isinstance(note, Join):
+        if self.machine == 0 and not is_here and not isinstance(message, Join):
             channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
         if not known or not self._keeps_route(channel, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
         self.last_received[machine] = time.monotonic()
-        return note
+        return message
 
     def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
         """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
@@ -305,9 +305,9 @@ class Rendezvous:
             return "machine 0 passes on words of nodes that are not here"
         if start.late:
             return ""
-        away = set(self.machines) - here
-        if self.machine in away or not self._suffices(away):
-            return f"machine 0 would start without {self._name(away)} (key failures.start)"
+        absent = set(self.machines) - here
+        if self.machine in absent or not self._suffices(absent):
+            return f"machine 0 would start without {self._name(absent)} (key failures.start)"
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
@@ -335,9 +335,9 @@ class Rendezvous:
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
-            for note in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(note, Join):
-                    self.send(refusal, note.machine)
+            for message in self.receive(timeout=CHECK_INTERVAL):
+                if isinstance(message, Join):
+                    self.send(refusal, message.machine)
         raise refusal.error()
 
     def _name(self, machines: Iterable[int]) -> str:

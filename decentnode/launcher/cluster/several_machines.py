@@ -31,7 +31,7 @@ from decentnode.launcher.state.messages import (
     ClusterMessage,
     Contribution,
     Join,
-    Note,
+    LauncherMessage,
     PartialDistance,
     PartialSum,
     RelayedReports,
@@ -154,17 +154,17 @@ class SeveralMachines(Cluster):
         if self._unsent or now - self._last_relay >= RELAY_INTERVAL:
             self._last_relay = now
             self._relay()
-        notes = self._rendezvous.receive()
-        self._take_back(notes)
+        messages = self._rendezvous.receive()
+        self._take_back(messages)
         # Checked before use: another launcher may be faulty or of another run.
-        notes = list(filter(self._admits, notes))
-        for message in self._vector_sender.exchange(notes, self._listening):
+        messages = list(filter(self._admits, messages))
+        for message in self._vector_sender.exchange(messages, self._listening):
             self._message_dispatcher.dispatch(message)
         # After the messages: a machine that has just reported is not silent.
         self._lose_silent(now)
 
-    def send(self, note: Note, to: int | None = None) -> int:
-        return self._rendezvous.send(note, to)
+    def send(self, message: LauncherMessage, to: int | None = None) -> int:
+        return self._rendezvous.send(message, to)
 
     def relay(self, report: Report) -> None:
         # Machine 0 keeps its reports: it writes the summary.
@@ -215,7 +215,7 @@ class SeveralMachines(Cluster):
 
     @property
     def lost(self) -> set[int]:
-        return self.membership.lost - self.membership.silent(Timeouts.machine_gone)
+        return self.membership.lost - self.membership.silent(Timeouts.machine_lost)
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         return self._machine != 0 and time.monotonic() - self._last_received[0] > seconds
@@ -230,12 +230,12 @@ class SeveralMachines(Cluster):
                     self.membership.members[rank].silent_since = now
                     self._report_dispatcher.dispatch(Failed(rank, why))
 
-    def _take_back(self, notes: Iterable[Note]) -> None:
+    def _take_back(self, messages: Iterable[LauncherMessage]) -> None:
         """Counts nodes of a machine that reports again: only their launcher was silent.
 
         A launcher that only asks to join has none of these nodes: it is a new process.
         """
-        speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
+        speaking = {getattr(message, "machine", 0) for message in messages if not isinstance(message, Join)}
         for machine in sorted(speaking - self.present()):
             silent = self.membership.silent().intersection(self._mapping.ranks_of(machine))
             for rank in silent:
@@ -250,17 +250,17 @@ class SeveralMachines(Cluster):
     def refused(self) -> Counter[str]:
         return self._rendezvous.refused + self._refused_reports
 
-    def _admits(self, note: Note) -> bool:
+    def _admits(self, message: LauncherMessage) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
-        machine = getattr(note, "machine", 0)
-        rounds = (getattr(note, name, None) for name in ("round", "last", "kept", "reached"))
-        fits = isinstance(note, Start) or all(-1 <= r < self._rounds for r in rounds if r is not None)
-        if isinstance(note, PartialSum | PartialDistance | VectorPiece):
-            fits = fits and note.round >= 0 and 0 <= note.count <= len(self._mapping.ranks_of(machine))
-        if isinstance(note, PartialSum):
-            fits = fits and not note.count and not note.content
-        elif isinstance(note, VectorPiece):
-            fits = fits and 0 <= note.start < note.start + len(note.content) <= self._vector_bytes
+        machine = getattr(message, "machine", 0)
+        rounds = (getattr(message, name, None) for name in ("round", "last", "kept", "reached"))
+        fits = isinstance(message, Start) or all(-1 <= r < self._rounds for r in rounds if r is not None)
+        if isinstance(message, PartialSum | PartialDistance | VectorPiece):
+            fits = fits and message.round >= 0 and 0 <= message.count <= len(self._mapping.ranks_of(machine))
+        if isinstance(message, PartialSum):
+            fits = fits and not message.count and not message.content
+        elif isinstance(message, VectorPiece):
+            fits = fits and 0 <= message.start < message.start + len(message.content) <= self._vector_bytes
         if not fits:
             self._refuse(machine, RANGE)
         return fits

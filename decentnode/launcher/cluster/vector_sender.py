@@ -17,8 +17,8 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.state.messages import (
     Contribution,
     Join,
+    LauncherMessage,
     MeanVector,
-    Note,
     PartialDistance,
     PartialSum,
     VectorAck,
@@ -27,7 +27,7 @@ from decentnode.launcher.state.messages import (
 
 PIECE_BYTES = 1 << 18
 """A compromise: another message waits as long as this takes, and each piece takes a round trip."""
-Send = Callable[[Note, int | None], int]
+Send = Callable[[LauncherMessage, int | None], int]
 
 
 @dataclass
@@ -59,12 +59,14 @@ class VectorSender:
     _incoming: dict[int, bytearray] = field(default_factory=dict)
     """By machine what has arrived of its vector."""
 
-    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> list[Note | MeanVector]:
+    def exchange(
+        self, messages: Iterable[LauncherMessage], listening: Collection[int]
+    ) -> list[LauncherMessage | MeanVector]:
         """Acknowledges pieces, and sends further ones and queued contributions to machines that receive.
 
         Returns the messages with each whole vector, and the acknowledgement of each, in place of its pieces.
         """
-        vectors = [whole for note in notes if (whole := self._take(note)) is not None]
+        vectors = [whole for message in messages if (whole := self._take(message)) is not None]
         # After the messages: an acknowledgement that is here must not count as late.
         now = time.monotonic()
         for machine, vector in list(self._outgoing.items()):
@@ -80,16 +82,16 @@ class VectorSender:
                         self._begin(contribution, machine)
         return vectors
 
-    def _take(self, note: Note) -> Note | MeanVector | None:
-        match note:
+    def _take(self, message: LauncherMessage) -> LauncherMessage | MeanVector | None:
+        match message:
             case VectorPiece():
-                return self._assemble(note)
+                return self._assemble(message)
             case VectorAck():
-                return self._continue(note)
+                return self._continue(message)
             case Join():
                 # A new launcher must not receive the rest of a vector for the old one.
-                self._outgoing.pop(note.machine, None)
-        return note
+                self._outgoing.pop(message.machine, None)
+        return message
 
     def _assemble(self, piece: VectorPiece) -> PartialSum | MeanVector | None:
         """Acknowledges a piece; returns the vector if it is the last one."""

@@ -1,4 +1,4 @@
-"""What happens to nodes beside their rounds: losses, dropped edges, refusals, faults, as events."""
+"""What happens to nodes outside of their rounds: losses, dropped edges, refusals, faults, as events."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -138,15 +138,15 @@ class RunMonitor:
         member, beat = self._membership.members[rank], self._membership.heartbeats.get(rank)
         # A node of another machine is known only from reports; a local one also from its heartbeat.
         if beat is None or not member.is_active:
-            going_on = member.state is MemberState.RUNNING
+            is_running = member.state is MemberState.RUNNING
             waiting = self.stragglers.current(now).get(rank)
-            waits_for = waiting.peers if waiting and going_on else []
+            waits_for = waiting.peers if waiting and is_running else []
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)
             return NodeStatus(
                 rank=rank,
                 state=member.state,
-                round=member.round + going_on,
+                round=member.round + is_running,
                 doing=doing,
                 seconds=seconds,
                 waits_for=waits_for,

@@ -111,13 +111,15 @@ class StragglerTracker:
             self._unshown, self._last_count = set(), now
 
 
-def _log(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: dict[int, Waiting]) -> None:
+def _log(event_log: EventLog, peers: list[int], waiting_ranks: set[int], waiting: dict[int, Waiting]) -> None:
     """Shows who waits for these stragglers: first those that wait directly, the longest wait first."""
-    directly = {rank for rank in who_waits if not set(peers).isdisjoint(waiting[rank].peers)}
-    waiters = sorted(who_waits, key=lambda r: (r not in directly, -waiting[r].seconds, r))
+    directly = {rank for rank in waiting_ranks if not set(peers).isdisjoint(waiting[rank].peers)}
+    waiters = sorted(waiting_ranks, key=lambda r: (r not in directly, -waiting[r].seconds, r))
     first = waiting[waiters[0]]
     whys = [waiting[r].why for r in waiters if waiting[r].peers[:1] == peers and waiting[r].why]
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
-    who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
-    text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {whom}{why}"
+    waiters_text, peers_text = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
+    text = (
+        f"{waiters_text} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {peers_text}{why}"
+    )
     event_log.log("waiting", text, first.rank, first.round, peers[0])

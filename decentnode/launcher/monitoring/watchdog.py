@@ -169,7 +169,7 @@ class Watchdog:
         """
         active, limits = self._membership.active, self._timeouts
         exits = self._exits(now).items()
-        hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
+        hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_lost}
         stuck = [(position, self._watched[position]) for position in self._stuck]
         hung |= {p for p, watched in stuck if watched.silent >= Timeouts.hung_process(self._limit(watched))}
         return {
@@ -186,7 +186,7 @@ class Watchdog:
         Its last reports may still be on their way, or the fork server may restart it. NEVER: all such
         processes have exited, or have outlived a kill.
         """
-        limits = self._timeouts.process_exit, self._timeouts.process_gone
+        limits = self._timeouts.process_exit, self._timeouts.process_lost
         left = [limit - passed for passed in self._exits(now).values() for limit in limits]
         return min((seconds for seconds in left if seconds > 0.0), default=NEVER)
 

@@ -105,7 +105,7 @@ class EvaluatorPool:
         self.count = evaluators_wanted(experiment, local)
         """The number of evaluators."""
         layout, ranks = experiment.layout, sorted(local)
-        is_virtual = bool(experiment.settings.communication.make().plan.simulation)
+        is_virtual = experiment.settings.communication.make().plan.has_virtual_time
         slots = VIRTUAL_SLOTS if is_virtual else 1
         self.snapshots = SnapshotBuffers(ranks, layout.shared.numel, layout.dtype, slots=slots)
         """For the observer, which measures the shared part of models."""
@@ -113,7 +113,7 @@ class EvaluatorPool:
             ranks if self.count else [],
             layout.numel,
             layout.dtype,
-            experiment.room_beside if self.count else 0,
+            experiment.module_state_bytes if self.count else 0,
         )
         self.board = EvaluatorBoard(snapshots, self.count)
         self._local = frozenset(local)

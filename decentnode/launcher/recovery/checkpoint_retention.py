@@ -39,9 +39,9 @@ class CheckpointRetention:
         # The node has deleted these checkpoints, so no resume may count on them.
         dispatcher.register(Rejoined, lambda report: self.undo(report.rank, report.round))
 
-    def receive(self, note: CheckpointsCommitted) -> None:
+    def receive(self, message: CheckpointsCommitted) -> None:
         """Deletes what machine 0 says is needed no more."""
-        self.settle(note.round, note.kept, note.whole)
+        self.settle(message.round, message.kept, message.whole)
 
     def _note_problem(self, report: NotCheckpointed) -> None:
         self.problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"

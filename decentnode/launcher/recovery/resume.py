@@ -74,12 +74,12 @@ class ResumePlan:
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
         try:
-            self.versions = msgspec.convert(self._state.get("code", []), list[CodeVersion])
+            self.versions = msgspec.convert(self._state.get("code"), list[CodeVersion])
         except UNDECODABLE as error:
             raise BadInput(f"{self.run_dir / 'run.json'}: {NOT_OURS}: 'code': {error}") from error
-        """Versions of the code that the run used, the newest last; empty for runs of earlier releases."""
-        self.threads: int | None = self._state.get("threads")
-        """Threads of torch in each process so far; None in runs of earlier releases, which kept no number."""
+        """Versions of the code that the run used, the newest last."""
+        self.threads: int = self._state["threads"]
+        """Threads of torch in each process so far."""
         self.other_code = ""
         """Files that have changed since, as text; known after `with_checkpoints`."""
         self._accepts_other_code = accepts_other_code
@@ -117,8 +117,7 @@ class ResumePlan:
         Also raises it for another dataset or code, and where `begin` would fail: by then the others have the
         start signal and would continue alone. `settings`: the hash in valid checkpoints.
         """
-        # Runs of earlier releases have not recorded their dataset.
-        if self._state.get("dataset", join.dataset) != join.dataset:
+        if self._state.get("dataset") != join.dataset:
             raise BadInput(
                 f"{self.run_dir}: the dataset is not the one that this run began with; "
                 "restore that one, or begin a new run"
@@ -173,8 +172,7 @@ class ResumePlan:
         if saved.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
         state = saved.state if isinstance(saved.state, dict) else {}
-        # Earlier checkpoints have one time, which is the real one unless it is that of a simulation.
-        seconds = state.get("wall_seconds", state.get("seconds"))
+        seconds = state.get("wall_seconds")
         if not isinstance(seconds, float):
             raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
@@ -248,6 +246,9 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
     if not path.exists():
         raise BadInput(f"{run_dir}: this run was never started, so there is nothing to resume from")
     content = read_object(path)
+    if content["schema"] != SCHEMA:
+        what = f"has schema {content['schema']}; this version of decentnode resumes runs of schema {SCHEMA}"
+        raise BadInput(f"{path}: {what}")
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
     if not isinstance(run_id, str) or len(run_id) != 16:
         raise BadInput(f"{path}: has no run id")
@@ -256,10 +257,10 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
         raise BadInput(
             f"{path}: incarnation must be a whole number, 0..{RUN_STARTS[-1]}, not {show(incarnation)}"
         )
-    threads = content.get("threads", 1)
+    threads = content.get("threads")
     if type(threads) is not int or threads not in THREADS:
         raise BadInput(f"{path}: threads must be a whole number above 0, not {show(threads)}")
-    starts = content.setdefault("starts", [])
+    starts = content.get("starts")
     if not isinstance(starts, list) or not all(type(round) is int and round in ROUNDS for round in starts):
         raise BadInput(f"{path}: starts must be a list of rounds, not {show(starts)}")
     return content

@@ -14,7 +14,7 @@ from decentnode.formats.reader import CodeVersion
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.launcher.recovery.fingerprint import fingerprint
 from decentnode.launcher.recovery.resume import ResumePlan, settings_digest, write_state
-from decentnode.launcher.state.messages import CheckpointsCommitted, Join, Note, Start
+from decentnode.launcher.state.messages import CheckpointsCommitted, Join, LauncherMessage, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
@@ -111,7 +111,7 @@ class RunState:
         folders = (self._run_dir / FOLDER / f"{rank:05d}" for rank in self._local)
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.*"))
 
-    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> str:
+    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[LauncherMessage], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.
 
         Machine 0 decides; without it each machine does for its own nodes.

@@ -33,18 +33,18 @@ def summarize(
     kept_bytes: int = 0,
     refused: Counter[str] = NOTHING,
     threads: int = 1,
-    beside_mb: float = 0.0,
+    evaluators_mb: float = 0.0,
     target: Target | None = None,
-    simulation: str = "",
+    network_text: str = "",
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
-    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
+    `network_text`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
     this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `beside_mb`:
+    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `evaluators_mb`:
     memory of the processes that evaluate for them.
     """
     settings = experiment.settings
@@ -89,7 +89,7 @@ def summarize(
         },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
-        "simulated": _simulated(experiment, finished, simulation, wall) if simulation else None,
+        "simulated": _simulated(experiment, finished, network_text, wall) if network_text else None,
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
@@ -106,7 +106,7 @@ def summarize(
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
         "privacy": _privacy(experiment, finished, lost),
-        "peak_memory_mb": sum(by_process.values()) + beside_mb if finished else None,
+        "peak_memory_mb": sum(by_process.values()) + evaluators_mb if finished else None,
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
 

@@ -1,4 +1,4 @@
-"""Events of a run beside its rounds: kept in events.jsonl, and shown if they matter to the user."""
+"""Events of a run outside of its rounds: kept in events.jsonl, and shown if they matter to the user."""
 
 import time
 from collections.abc import Callable

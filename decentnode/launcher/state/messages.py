@@ -180,11 +180,11 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
     """The newest round that all ranks have, lost ones included; its checkpoints stay, too."""
 
 
-Note = (
+LauncherMessage = (
     Join | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
     | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
-ClusterMessage = Note | MeanVector
+ClusterMessage = LauncherMessage | MeanVector
 """What the parts of a launcher receive: a message, or a vector whose pieces are all here."""
-DECODER = msgspec.msgpack.Decoder(Note)
+DECODER = msgspec.msgpack.Decoder(LauncherMessage)

@@ -85,8 +85,8 @@ class LiveSchedule:
                 yield event
             # Even in a window that is over: a node must answer in each of them.
             now = clock.now()
-            self.messages.post(self.sharing.resends(now))
-            if self.sharing.timer_is_over(now):
+            self.messages.post(self.sharing.resend(now))
+            if self.sharing.advance_timer(now):
                 yield TIMER_IS_OVER
             if window.is_over(now):
                 return
@@ -264,7 +264,7 @@ class ReplayedSchedule:
                     f"schedule has not come within {deadline:.0f} s"
                 )
             now = clock.now()
-            self.messages.post(self.sharing.resends(now))
+            self.messages.post(self.sharing.resend(now))
             dues = [limit, self.sharing.due(now)] if clock.is_virtual else [inf]
             await self._wait(min(due for due in dues if due > now))
 

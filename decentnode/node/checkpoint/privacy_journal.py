@@ -14,7 +14,7 @@ from decentnode.core.clock import boot
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
 from decentnode.formats.reader import read_lines
-from decentnode.formats.records import KeptBeside
+from decentnode.formats.records import AuxiliaryRecords
 from decentnode.training.privacy.base import History, PrivateSteps
 
 
@@ -29,7 +29,7 @@ class JournalLine(msgspec.Struct):
     """The reasons why what was spent is no claim."""
 
 
-class PrivacyJournal(KeptBeside):
+class PrivacyJournal(AuxiliaryRecords):
     """The journal of one node, in `privacy/RANK.jsonl` of the run."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:

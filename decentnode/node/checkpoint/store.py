@@ -24,8 +24,6 @@ from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensor
 
 SCHEMA = 2
 """The version of the format; a change of meaning increments it."""
-READ = (1, SCHEMA)
-"""Versions that can be read: 1 has a node's buffers where 2 has all state of its network."""
 FOLDER = "checkpoints"
 MOST_MANIFEST_BYTES = 1 << 28
 _TENSORS, _MANIFEST = ".safetensors", ".json"
@@ -101,7 +99,7 @@ def save(
     folder = directory / f"{rank:05d}"
     make_folder(directory, syncs)
     make_folder(folder, syncs)
-    # The old manifest goes first; otherwise it would stand beside new tensors.
+    # The old manifest goes first; otherwise it would stand for new tensors.
     delete(directory, rank, round)
     # Hashed while written: each piece is read from memory once.
     digest, path = hashlib.sha256(), _path(directory, rank, round, ending=_TENSORS)
@@ -162,13 +160,13 @@ def rounds(directory: Path, rank: int) -> list[int]:
 
 
 def newest(
-    directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print,
+    directory: Path, rank: int, device: torch.device = CPU, report_damage: Callable[[str], object] = print,
     before: int | None = None,
 ) -> Checkpoint | None:  # fmt: skip
     """The newest valid checkpoint of a rank; None if there is none at all; raises BadInput if all are
     damaged.
 
-    `note` receives a line for each damaged one; only rounds before `before` count.
+    `report_damage` receives a line for each damaged one; only rounds before `before` count.
     """
     defects = []
     for round in reversed(rounds(directory, rank)):
@@ -177,7 +175,7 @@ def newest(
         try:
             return read(directory, rank, round, device=device)
         except BadCheckpoint as error:
-            note(f"{error}; the checkpoint before it is tried")
+            report_damage(f"{error}; the checkpoint before it is tried")
             defects.append(str(error))
     if defects:
         raise BadInput(f"no checkpoint of rank {rank} can be used: {defects[0]}")
@@ -220,9 +218,8 @@ def _read_manifest(path: Path) -> _Manifest:
         manifest = msgspec.json.decode(text, type=_Manifest)
     except UNDECODABLE as error:
         raise BadCheckpoint(f"{path}: is no manifest of a checkpoint: {error}"[:500]) from error
-    if manifest.schema not in READ:
-        known = " and ".join(map(str, READ))
-        raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {known}")
+    if manifest.schema != SCHEMA:
+        raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {SCHEMA}")
     if not unchanged:
         raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
     return manifest

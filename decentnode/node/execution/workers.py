@@ -1,8 +1,8 @@
 """Processes that compute the local steps of the nodes of a host process, on vectors in shared memory.
 
 They are forked when the nodes are ready for their first round, so each has all that the nodes have. A node
-belongs to one of them for the whole run: its optimizer, its minibatches and its network's state beside the
-vector live there from then on. The host process keeps the vector, the mix and the order of all events. It
+belongs to one of them for the whole run: its optimizer, its minibatches and its module state
+live there from then on. The host process keeps the vector, the mix and the order of all events. It
 blocks where it needs the result of a step, so the models are those of a run without workers.
 
 Threads: the thread of the event loop sends orders and reads replies. Each worker has one thread.
@@ -190,7 +190,7 @@ class StepWorkers(StepExecutor):
         """Sends an order to the worker of a node; returns its number."""
         if self._worker_lost is not None:
             raise self._worker_lost
-        rank, (slot, is_aside) = training.shard.rank, training.vector.place
+        rank, (slot, is_aside) = training.shard.rank, training.vector.active
         worker = self._worker_of[rank]
         self._number += 1
         order = _ORDER.pack(self._number, rank, round, step, loss, kind, slot, is_aside)
@@ -335,7 +335,7 @@ def _answer(
     """Carries out an order; returns the reply, which is empty where none is wanted."""
     loss_out, count, samples, flag, body, reply_kind = 0.0, 0.0, 0, False, b"", _ReplyKind.RESULT
     try:
-        training.vector.follow(slot, bool(is_aside))
+        training.vector.activate(slot, bool(is_aside))
         match kind:
             case _OrderKind.STEP:
                 if not step:

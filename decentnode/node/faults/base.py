@@ -101,7 +101,7 @@ class Fault:
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
         """Yields the reasons why it would never strike in such a run."""
-        machines, is_simulation = len(mapping.machines), bool(communication.plan.simulation)
+        machines, is_simulation = len(mapping.machines), communication.plan.has_virtual_time
         if self.is_virtual and not is_simulation:
             yield Defect((), f"{name_of(self)} acts at virtual times, which communication: simulated has")
         if is_simulation and not self.acts_in_virtual_time:
@@ -170,7 +170,7 @@ class MessageFault(Fault, ABC):
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
         yield from super().defects(communication, mapping, nodes, rounds=rounds)
-        if communication.plan.simulation:
+        if communication.plan.has_virtual_time:
             return
         fullest = max(communication.plan.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
         if communication.plan.has_group:

@@ -1,1 +1,1 @@
-"""What a node keeps beside its records, written while it trains."""
+"""Auxiliary records of a node, written while it trains."""

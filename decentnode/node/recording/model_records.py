@@ -15,7 +15,7 @@ from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_f
 from decentnode.core.line_file import Warn
 from decentnode.core.text import counted
 from decentnode.formats.model_files import path_of, rounds_of
-from decentnode.formats.records import KeptBeside
+from decentnode.formats.records import AuxiliaryRecords
 from decentnode.models.pretrained import METADATA, OTHERS, SCHEMA
 from decentnode.models.state_encoding import UnknownKind, encoded
 from decentnode.node.checkpoint.safetensors_io import BadTensors, holds, pieces
@@ -31,7 +31,7 @@ def _writer(process: int) -> ThreadPoolExecutor:
 
 
 @dataclass(eq=False)
-class ModelRecords(KeptBeside):
+class ModelRecords(AuxiliaryRecords):
     """The models of one node: a round waits for a copy in memory, never for the disk.
 
     At most one model waits. A model that the disk refuses is written again in `sync`.

@@ -18,7 +18,7 @@ from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.atomic_files import make_folder, write_whole
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.payload import Payload
-from decentnode.formats.records import KeptBeside
+from decentnode.formats.records import AuxiliaryRecords
 from decentnode.formats.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import SharingBase
@@ -59,7 +59,7 @@ class TranscriptBatch:
     began: float = field(default_factory=time.monotonic)
 
 
-class TranscriptWriter(KeptBeside):
+class TranscriptWriter(AuxiliaryRecords):
     """Writes down the payloads that the adversaries of one node see."""
 
     def __init__(

@@ -100,7 +100,7 @@ class AdPsgd(AsyncSharing):
         number, buffer = self._requests[peer]
         return Post(peer, REQUEST, number, payload=Payload.parse(self.chain.layout, buffer))
 
-    def resends(self, now: float) -> Posts:
+    def resend(self, now: float) -> Posts:
         if self._asked is None:
             self._timer.stop(now)
             return ()

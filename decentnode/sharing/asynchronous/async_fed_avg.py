@@ -186,7 +186,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         payload = Payload.dense(torch.tensor([speed], dtype=torch.float64), "speed")
         return [Post(j, SPEED, self._number, payload=payload) for j in targets]
 
-    def resends(self, now: float) -> Posts:
+    def resend(self, now: float) -> Posts:
         repeats, self._repeats = self._repeats, False
         if not repeats or self._unanswered is None:
             return ()
@@ -207,7 +207,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
     def _live_clients(self) -> list[int]:
         return [j for j in self._clients if j not in self._lost]
 
-    def timer_is_over(self, now: float) -> bool:
+    def advance_timer(self, now: float) -> bool:
         if not self._serves:
             return not self._is_stepping and self._unanswered is None and self._since >= self.local_steps
         live = self._live_clients
@@ -228,10 +228,10 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         answer = Payload.dense(self._x.clone()).buffer
         self._answers |= dict.fromkeys(updates, answer)
         live = [j for j in updates if j not in self._lost]
-        speed = self._tell_speed(live) if self.follow_speed else ()
+        speed = self._announce_speed(live) if self.follow_speed else ()
         return [*speed, *(self._answer(j) for j in live)]
 
-    def _tell_speed(self, clients: Sequence[int]) -> Posts:
+    def _announce_speed(self, clients: Sequence[int]) -> Posts:
         """Tells them the greatest speed."""
         # When, and whom, must not follow from what was measured: a replay has the same messages.
         self._number += 1
@@ -284,7 +284,7 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
                 is_first = not self._speeds
                 self._speeds[source] = speed
                 # The first to report is the fastest: no other needs to make as many steps.
-                return self._tell_speed(self._live_clients) if self._serves and is_first else ()
+                return self._announce_speed(self._live_clients) if self._serves and is_first else ()
             elif tag == MODEL and number == self._number and self._unanswered is not None:
                 if not is_finite(payload["vector"]):
                     raise NotFinite(f"its {self.flaw_of(payload['vector'])}")

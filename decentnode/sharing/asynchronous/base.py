@@ -2,9 +2,9 @@
 
 A node calls it in any order of events: a message has arrived, a local step begins or has ended, a peer is
 lost or back. The order alone decides about the models, so a recorded order gives the same bits again. Time
-has two effects: `may_step` delays a step, and `resends` sends old messages once more. Neither changes a
+has two effects: `may_step` delays a step, and `resend` sends old messages once more. Neither changes a
 model. What a scheme does because some time is over, or because of what its steps have taken, is an event,
-too: `timer_is_over` says when, and `on_timer` does it.
+too: `advance_timer` says when, and `on_timer` does it.
 
 A step that takes virtual time begins with `before_step` and ends with the change of the model and
 `after_step`. Messages arrive meanwhile, as they do at a real node whose step runs beside its receiver.
@@ -144,8 +144,8 @@ class AsyncSharing(SharingBase):
         """Peers with a request that is not answered; the node waits for them for its deadline at most."""
         return ()
 
-    def resends(self, now: float) -> Posts:
-        """Messages to send once more, by a clock in seconds, because no answer has come."""
+    def resend(self, now: float) -> Posts:
+        """Returns messages to send once more, by a clock in seconds, and counts them as sent."""
         return ()
 
     def measured(self, seconds: float) -> None:
@@ -154,8 +154,11 @@ class AsyncSharing(SharingBase):
         Is called after `after_step`, but not in a replay.
         """
 
-    def timer_is_over(self, now: float) -> bool:
-        """Whether `on_timer` is to be called now, by a clock in seconds; not asked in a replay."""
+    def advance_timer(self, now: float) -> bool:
+        """Starts what the scheme times; returns whether `on_timer` is to be called now.
+
+        By a clock in seconds. Not called in a replay.
+        """
         return False
 
     def on_timer(self, vector: Tensor, view: View) -> Posts:
@@ -163,12 +166,12 @@ class AsyncSharing(SharingBase):
         return ()
 
     def due(self, now: float) -> float:
-        """When `may_step`, `resends` or `timer_is_over` may return something else by the clock alone.
+        """When `may_step`, `resend` or `advance_timer` may return something else by the clock alone.
 
         Infinity: never.
         """
-        hooks = (AsyncSharing.may_step, AsyncSharing.resends)
-        reads_clock = (type(self).may_step, type(self).resends) != hooks
+        hooks = (AsyncSharing.may_step, AsyncSharing.resend)
+        reads_clock = (type(self).may_step, type(self).resend) != hooks
         return now + LOOK_INTERVAL if reads_clock else inf
 
     def on_peer_lost(self, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Averages running statistics in full beside what a scheme shares, whatever the scheme and its chain do."""
+"""Averages running statistics in full, outside of what a scheme shares, whatever its chain does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
 
 
-class BuffersBeside(SchemeWrapper):
+class AveragedBuffers(SchemeWrapper):
     """A scheme for the parameters; the buffers behind them in the vector are averaged as gossip does.
 
     b_i <- sum_j w_ij b_j,   with the own b_i for those that did not arrive
@@ -117,7 +117,7 @@ class BuffersBeside(SchemeWrapper):
         return payloads
 
 
-class BuffersAtServer(BuffersBeside):
+class BuffersAtServer(AveragedBuffers):
     """A scheme with a server for the parameters; the server averages the buffers of its clients.
 
     b <- sum_i p_i b_i, with the weights of the scheme over the b_i that arrived; b goes down with the model.
@@ -159,15 +159,15 @@ class BuffersAtServer(BuffersBeside):
         self.weighted_mix({**received, view.rank: local}, view, buffers, terms=terms)
 
 
-def beside(scheme: Sharing) -> BuffersBeside:
-    """The scheme for the parameters, with the buffers beside what it sends."""
-    return BuffersAtServer(scheme) if isinstance(scheme, ServerSharing) else BuffersBeside(scheme)
+def with_averaged_buffers(scheme: Sharing) -> AveragedBuffers:
+    """The scheme for the parameters, and averages of the buffers with what it sends."""
+    return BuffersAtServer(scheme) if isinstance(scheme, ServerSharing) else AveragedBuffers(scheme)
 
 
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
     """Whether the scheme itself mixes the buffers in full, sends none, or must hide them as it does all.
 
-    Raises BadInput where they would have to travel beside what hides the model from peers, or beside a rule
+    Raises BadInput where they would have to travel outside of what hides the model from peers, or of a rule
     that limits what wrong models do.
     """
     if not any(entry.is_buffer for entry in layout.entries) or scheme.promises.sends == "nothing":

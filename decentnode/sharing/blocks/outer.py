@@ -74,8 +74,7 @@ class OuterOptimizer:
         """Continues from `state_dict()`, with memory of its own."""
         self.begin(state["phi"])
         self._optimizer.load_state_dict(state["optimizer"])
-        # Earlier checkpoints have a step in each round.
-        self.rests = state.get("rests", True)
+        self.rests = state["rests"]
 
 
 class SavesOuter(Stateful):

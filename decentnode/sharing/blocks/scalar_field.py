@@ -1,4 +1,4 @@
-"""Numbers beside a signal in its payload, not touched by the chain."""
+"""Further numbers in the payload of a signal, not touched by the chain."""
 
 from dataclasses import dataclass
 

@@ -224,7 +224,7 @@ def as_latex(table: Table) -> str:
         rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(map(_latex_heading, table.headings)),
         r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
     ]  # fmt: skip
-    return "\n".join([*(f"% {note}" for note in table.notes), *lines, ""])
+    return "\n".join([*(f"% {remark}" for remark in table.notes), *lines, ""])
 
 
 def _latex_heading(text: str) -> str:

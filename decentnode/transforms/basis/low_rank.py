@@ -114,10 +114,10 @@ class LowRank(Transform):
     def _refuse_overflow(self, factors: Tensor, context: Context) -> None:
         if bool(torch.isfinite(factors).all()):
             return
-        unsound = (part for part, sent in self._pieces(factors) if not bool(torch.isfinite(sent).all()))
+        infinite = (part for part, sent in self._pieces(factors) if not bool(torch.isfinite(sent).all()))
         raise RunFailed(
             f"rank {context.sender}, round {context.round + 1}: low_rank cannot encode "
-            f"{next(unsound).entry.name}: its values are so large that their products are infinite"
+            f"{next(infinite).entry.name}: its values are so large that their products are infinite"
         )
 
     def _pieces(self, factors: Tensor) -> Iterator[tuple[MatrixBlock, Tensor]]:
