@@ -566,6 +566,7 @@ NOT_LIMITS = {
     "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
     "node/calibration.py": "a standard deviation",
     "node/dry_round.py": "a learning rate",
+    "node/execution/batched_steps.py": "a bound on norms",
     "results/curves.py": "a bound on values that files may hold",
     "results/figures/plots.py": "shares of a drawing",
     "results/figures/plots_graph.py": "shares of a drawing",

@@ -122,7 +122,7 @@ def test_models_of_others_are_tested_with_the_personal_part_of_the_node(tmp_path
     whole = experiment(tmp_path, "name: ubar", FULL, 2, personal="[]")
     assert whole.layout.entries[0] == made.layout.entries[0]
     for node in nodes.nodes:
-        vector, shard = node.training.vector, whole.shard(node.rank)
+        vector, shard = node.training.vector, whole.samples.shard(node.rank)
         objective = made.settings.training.objective(whole.network.train(), channels_last=False)
         expected = LocalLoss(objective, whole.layout, shard, batch_size=8)(vector.values, 2)
         assert node.sharing.setup.local_loss(vector.shared, 2) == expected
