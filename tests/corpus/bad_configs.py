@@ -1276,7 +1276,7 @@ training.name=ddp sharing=none 'failures={on_loss: continue, restart: {attempts:
     | failures.restart.attempts | ddp cannot continue without a node; ...
 training.name=ddp sharing=none 'training.steps_per_round=[1, 2, 2, 2]'
     | training.steps_per_round | ddp makes the same steps on all ranks; give one number
-sharing.name=choco sharing.copies=node 'graph={name: random_matching, nodes: 4}'
+'sharing={name: choco, copies: node}' 'graph={name: random_matching, nodes: 4}'
     | sharing | choco needs a graph that is the same in every round; this one is not; use copies: edge
 'sharing={name: multi_gossip, acceleration: chebyshev}' 'graph={name: random_matching, nodes: 4}'
     | sharing | multi_gossip with acceleration needs a graph that is the same in every round; this one is ...
