@@ -506,7 +506,7 @@ ASKED_BY_CLASS = {
     # Studies of what one scheme shows, and the theorem of its paper.
     "attacks/active/weight_claim.py": {"PushSum"},
     "attacks/passive/replay.py": {"Relayed", "Shatter"},
-    "attacks/passive/sight.py": {"Choco", "ChocoPerEdge", "Muffliato", "SecureAggregation", "ZipDl"},
+    "attacks/passive/sight.py": {"Choco", "Muffliato", "SecureAggregation", "ZipDl"},
     "node/privacy/network_accountant.py": {"DpSgd", "Muffliato"},
     # Schemes that are made for one graph, and what one transform alone may do.
     "sharing/blocks/stability.py": {"Cast"},
@@ -515,7 +515,6 @@ ASKED_BY_CLASS = {
     "sharing/overlays/similarity.py": {"Similarity"},
     "sharing/shatter.py": {"Relayed"},
     # Commands about one plug-in, and tests of the state of some.
-    "cli/attack.py": {"Record"},
     "cli/network.py": {"Simulated"},
     "testing/invariants.py": {"Choco", "DeepSqueeze", "ErrorFeedback", "PushSum"},
 }

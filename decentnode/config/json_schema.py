@@ -141,8 +141,8 @@ class SchemaBuilder:
         (base, *_) = get_args(parameters.pop(inlined)[0])
         registry = registry_of(base)
         assert registry is not None, "what is inlined is a plug-in"
-        beside = {name: self.value(*parameter) for name, parameter in parameters.items()}
-        return self.plugin(registry, generic=beside, base=base)
+        generic = {name: self.value(*parameter) for name, parameter in parameters.items()}
+        return self.plugin(registry, generic=generic, base=base)
 
     def _defined(self, name: str, make: Callable[[], Schema]) -> Schema:
         """Returns a reference to a definition, which may refer to itself."""

@@ -69,7 +69,7 @@ class _MadeParts:
 
     usual: Mapping[str, Any] | None
 
-    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
+    def plugin(self, key: Key, base: Any, value: Any, generic: Sequence[str]) -> Any:
         if isinstance(base, type) and isinstance(value, base):
             return value
         registry = registry_of(base)

@@ -277,12 +277,12 @@ class _ParsedParts:
 
     parser: PluginParser
 
-    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
+    def plugin(self, key: Key, base: Any, value: Any, generic: Sequence[str]) -> Any:
         registry = registry_of(base)
         if registry is None:
             return self._unless_defect(lambda: self.parser.optimizer(key, value))
         return self._tried(
-            key, lambda: self.parser.plugin_of(key, registry, value, generic=beside, base=base)
+            key, lambda: self.parser.plugin_of(key, registry, value, generic=generic, base=base)
         )
 
     def section(self, key: Key, cls: Callable[..., Any], options: Mapping[str, Any]) -> Any:

@@ -114,8 +114,8 @@ def _typed_object(hint: Any, value: Any, whole: Any) -> Any:
 class Builder(Protocol):
     """Makes what `typed_parts` finds; raises an empty TypeMismatch where it has reported the defects."""
 
-    def plugin(self, key: Key, base: Any, value: Any, beside: Sequence[str]) -> Any:
-        """Returns the plug-in at `key`, of a class below `base`; the keys `beside` are no options of it."""
+    def plugin(self, key: Key, base: Any, value: Any, generic: Sequence[str]) -> Any:
+        """Returns the plug-in at `key`, of a class below `base`; the keys `generic` are no options of it."""
 
     def section(self, key: Key, cls: Callable[..., Any], options: Mapping[str, Any]) -> Any:
         """Returns the section at `key`, an instance of a dataclass, or what makes one."""

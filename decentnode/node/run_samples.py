@@ -196,7 +196,7 @@ class RunSamples:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
         task: Task = settings.task.make()
-        counted = task.labels_tell_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
+        counted = task.labels_show_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
         return PartitionTable(
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],

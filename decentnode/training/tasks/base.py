@@ -40,7 +40,7 @@ class Task(ABC):
     labels_are_classes: ClassVar[bool] = True
     """Whether a label is a class, and not a number."""
 
-    labels_tell_ranks: ClassVar[bool] = True
+    labels_show_ranks: ClassVar[bool] = True
     """Whether ranks may differ in the labels that they have; false for tokens, of which each rank has all."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ class NextToken(Task):
     exp(mean of -log p), without the label smoothing that the loss may have.
     """
 
-    labels_tell_ranks = False
+    labels_show_ranks = False
 
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         return (LOSS, MetricSpec("accuracy", True, True), MetricSpec("perplexity", higher_is_better=False))
