@@ -132,7 +132,7 @@ class Registry:
 
         def add(cls: T) -> T:
             if self._classes.setdefault(name, cls) is not cls:
-                if not is_loading():
+                if not is_loading() and package_of(cls) is None:
                     raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
                 self._rivals.setdefault(name, []).append(cls)
                 return cls
