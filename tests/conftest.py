@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from decentnode.core.packages import load_plugins
 from tests.integration.spawner import SHARED, Spawner
 
 # A busy machine is no defect: property tests judge answers, never how long they took.
@@ -22,6 +23,9 @@ settings.load_profile("decentnode")
 
 # As in host processes: several threads on tiny tensors mostly wait for each other.
 torch.set_num_threads(1)
+
+# Tests of all plug-ins include those of decentnode.contrib.
+load_plugins(only_own=True)
 
 # A shell makes background jobs ignore Ctrl-C, which runs then ignore, too; some tests stop runs by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

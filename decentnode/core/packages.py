@@ -15,7 +15,7 @@ from decentnode.core.version import __version__
 
 GROUP = "decentnode.plugins"
 """The group of entry points."""
-CONTRIB: tuple[str, ...] = ()
+CONTRIB = ("decentnode.contrib.vgg11", "decentnode.contrib.vit")
 """Modules of this package that are loaded as those of others are, so that no installation must know them."""
 OWN = "decentnode"
 _is_loading = ContextVar("is_loading", default=False)
@@ -43,12 +43,17 @@ def plugin_modules() -> tuple[PluginModule, ...]:
 
 
 @cache
-def load_plugins() -> tuple[str, ...]:
-    """Imports all modules with plug-ins; returns a line for each that cannot be imported."""
+def load_plugins(only_own: bool = False) -> tuple[str, ...]:
+    """Imports all modules with plug-ins; returns a line for each that cannot be imported.
+
+    `only_own`: those of this package, which are no code of others.
+    """
     problems = []
     token = _is_loading.set(True)
     try:
         for one in plugin_modules():
+            if only_own and one.package != OWN:
+                continue
             try:
                 importlib.import_module(one.module)
             except (Exception, SystemExit) as error:  # any error of the module itself

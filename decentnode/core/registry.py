@@ -174,8 +174,9 @@ class Registry:
             return import_class(name, self.functions, folders)
         problems: Sequence[str] = ()
         if name not in self.classes():
-            reads = f"only {OWN}'s own are known here, as no other code is run to read a run"
-            problems = (reads,) if _only_reads.get() else load_plugins()
+            problems = load_plugins(only_own=_only_reads.get())
+            if _only_reads.get():
+                problems = (f"only {OWN}'s own are known here, as no other code is run to read a run",)
         if clash := self.clashes().get(name):
             raise UnknownPlugin(clash)
         if name not in (known := self.classes()):

@@ -17,8 +17,6 @@ from decentnode.models.resnet18 import ResNet18
 from decentnode.models.resnet50 import ResNet50
 from decentnode.models.shakespeare_lstm import ShakespeareLstm
 from decentnode.models.transformer import Transformer
-from decentnode.models.vgg11 import Vgg11
-from decentnode.models.vit import Vit
 
 __all__ = [
     "CelebaCnn",
@@ -38,8 +36,6 @@ __all__ = [
     "ResNet50",
     "ShakespeareLstm",
     "Transformer",
-    "Vgg11",
-    "Vit",
     "check_scores",
     "initial_model",
     "model_of",

@@ -9,6 +9,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from decentnode.contrib.vgg11 import Vgg11
+from decentnode.contrib.vit import Vit
 from decentnode.core.registry import MODELS, name_of
 from decentnode.datasets import Ragged, Samples
 from decentnode.errors import BadInput
@@ -29,8 +31,6 @@ from decentnode.models import (
     ResNet50,
     ShakespeareLstm,
     Transformer,
-    Vgg11,
-    Vit,
     check_scores,
     initial_model,
     model_of,

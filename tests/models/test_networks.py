@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from decentnode.contrib.vgg11 import Vgg11
+from decentnode.contrib.vit import Vit
 from decentnode.core.registry import MODELS
 from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.models import (
@@ -23,8 +25,6 @@ from decentnode.models import (
     ResNet50,
     ShakespeareLstm,
     Transformer,
-    Vgg11,
-    Vit,
     check_scores,
     initial_model,
 )
