@@ -246,8 +246,8 @@ class ForkedProcess:
             _do(work, ends_there, failed)
         for fd in ends_there:
             os.close(fd)
-        self.fd = os.pidfd_open(self.pid)
-        """Readable when the process has ended, and closed by `reap`."""
+        self.fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        """Readable when the process has ended, and closed by `reap`; -1 where no nodes can run."""
 
     def has_ended(self, seconds: float = 0.0) -> bool:
         """Whether it ends within so many seconds."""
@@ -271,6 +271,9 @@ class ForkedProcess:
         or has waited for all its children itself, and the kernel keeps neither then.
         """
         if self._reaped is None:
+            if self.fd < 0:
+                self._reaped = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), nan
+                return self._reaped
             ready([self.fd])
             os.close(self.fd)
             try:

@@ -1,5 +1,6 @@
 """Links on demand: which are opened, which are closed, and what forbids it."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,9 +80,9 @@ def test_the_bound_follows_from_what_the_coming_rounds_need_and_never_shrinks():
 
 
 def test_small_limits_of_open_files_keep_fewer_links(monkeypatch):
-    monkeypatch.setattr(base.resource, "getrlimit", lambda what: (1024, 1024))
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 1024))
     assert base.kept_links() * base.FILES_PER_PEER < 1024
-    monkeypatch.setattr(base.resource, "getrlimit", lambda what: (base.resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY,) * 2)
     assert base.kept_links() == base.MOST_KEPT_LINKS
 
 

@@ -54,7 +54,7 @@ class Run:
             self.output, *arguments, cwd=folder, namespace=self.namespace, **variables
         )
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 120) -> int:
         """The exit code; kills everything and fails when it takes longer."""
         try:
             return self.process.wait(seconds)

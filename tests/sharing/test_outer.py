@@ -164,7 +164,7 @@ def test_it_is_reachable_from_yaml_and_resumes(tmp_path, monkeypatch):
         ),
         (
             {"name": "gossip", "outer": 3},
-            "sharing.outer: must be a name, or a mapping with its options, not 3",
+            "sharing.outer: must be an optimizer or null, not 3",
         ),
         (
             {"name": "gossip", "outer_every": 2},
