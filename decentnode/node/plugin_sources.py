@@ -65,7 +65,9 @@ class PluginSources:
         listed = "".join(f"{name}:{digest}\n" for name, digest in {**self.hashes, **self.packages}.items())
         commit, dirty = git_state(list(self._paths.values()))
         digest = hashlib.sha256(listed.encode()).hexdigest()
-        return CodeVersion(0, digest, self.hashes, commit, dirty, package_digest(), self.packages)
+        return CodeVersion(
+            0, digest, self.hashes, commit, dirty, package=package_digest(), packages=self.packages
+        )
 
     def save(self, run_dir: Path) -> None:
         """Copies each file into the run directory; raises OSError."""
