@@ -213,7 +213,7 @@ def test_a_writer_outlives_a_killed_launcher_until_it_has_the_rows(start, tmp_pa
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     # Another start waits for the writer.
-    monkeypatch.setattr(Timeouts, "run_lock", 0.1)
+    monkeypatch.setattr(Timeouts, "run_lock", 10.0)
     RunLock(tmp_path).release()
     assert (tmp_path / "kept").read_text().split() == (["0", "1", "killed"] if cls is Slow else [])
 
