@@ -134,22 +134,3 @@ def test_a_name_of_two_packages_is_refused_with_both(installed, command, tmp_pat
     ]  # fmt: skip
     code, output = command("validate", folder / "wheel.yaml", *named, packages=[target, other])
     assert code == 0, output
-
-
-def test_a_package_takes_no_name_of_this_one(installed, command, tmp_path):
-    """Neither one that is imported later than the package, nor one that packages are loaded for."""
-    text = "\n".join(
-        [
-            "from torch import nn",
-            "from decentnode.core.registry import ATTACKS, MODELS",
-            *(
-                f"@{kind}.register('{name}')\nclass Other{kind}(nn.Module):\n    'That of acme.'"
-                for kind, name in (("ATTACKS", "noise"), ("MODELS", "vit"))
-            ),
-        ]
-    )
-    package = with_metadata(tmp_path / "other", "acme-names", "1.0", {"acme_names": text})
-    for kind, name in (("attack", "noise"), ("model", "vit")):
-        code, listed = command("list", kind, name, packages=[package])
-        assert code == 0 and "of acme" not in listed and "Traceback" not in listed, listed
-    assert command("list", packages=[package])[0] == 0
