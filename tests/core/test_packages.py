@@ -33,7 +33,7 @@ def test_a_package_takes_no_name_of_this_one_whatever_is_imported_first(registry
         assert registry.find(name).registered_name == name
     assert registry.clashes() == {}
     registry.register("ring")(own)
-    with pytest.raises(ValueError, match="^two graph plug-ins are named 'ring'$"):
+    with pytest.raises(ValueError, match=r"^two graph plug-ins are named 'ring'$"):
         registry.register("ring")(user)
 
 
