@@ -142,6 +142,8 @@ class RingTopology(Topology):
 
     def _get_topo_edges(self) -> list[list[Edge]]:
         n = self._world_size
+        if n == 1:
+            return [[Edge([0], 1.0)]]
         if n % 2:
             raise BadInput(
                 f"topology: ring is for an even number of ranks, not {n}; alternating_ring of "
@@ -157,6 +159,8 @@ class OnePeerExpTopology(Topology):
     def _get_topo_edges(self) -> list[list[Edge]]:
         n = self._world_size
         _check_power("one-peer-exp", n, "ranks")
+        if n == 1:
+            return [[Edge([0], 1.0)]]
         return [
             [Edge([i, i ^ 1 << bit], 0.5) for i in range(n) if not i >> bit & 1]
             for bit in range(n.bit_length() - 1)
@@ -168,12 +172,14 @@ class AlternatingExpRingTopology(Topology):
     """Machines average in pairs as in one-peer-exp, in two steps.
 
     In the first step every second pair averages together, and the machines of the others within themselves;
-    in the second step they swap.
+    in the second step they swap. A machine alone averages within itself.
     """
 
     def _get_topo_edges(self) -> list[list[Edge]]:
         machines, k = self._n_nodes, self._local_world_size
         _check_power("alternating-exp-ring", machines, "machines")
+        if machines == 1:
+            return [[Edge([*range(k)], 1 / k)]]
         steps: list[list[Edge]] = []
         for bit in range(machines.bit_length() - 1):
             early: list[Edge] = []
@@ -189,8 +195,8 @@ class AlternatingExpRingTopology(Topology):
 
 
 def _check_power(name: str, count: int, what: str) -> None:
-    if count < 2 or not is_power_of_two(count):
-        raise BadInput(f"topology: {name} is for 2, 4, 8, ... {what}, not {count}")
+    if not is_power_of_two(count):
+        raise BadInput(f"topology: {name} is for 1, 2, 4, 8, ... {what}, not {count}")
 
 
 class EdgeGraph(Graph):

@@ -219,7 +219,6 @@ def test_topologies_of_users_and_what_is_wrong_with_one():
         "more",
         "twice": "topology: step 0: rank 1 is in two edges; it must be in one",
         "nobody": "topology: step 0: rank 3 has no edge",
-        "alternating-exp-ring": "topology: alternating-exp-ring is for 2, 4, 8, ... machines, not 1",
     }
     TopologyReg.registry |= {"twice": Twice, "nobody": Nobody}
     try:
@@ -229,7 +228,8 @@ def test_topologies_of_users_and_what_is_wrong_with_one():
             assert str(caught.value) == line
         for name, size, local, start in (
             ("ring", 3, 1, "topology: ring is for an even number of ranks, not 3"),
-            ("one-peer-exp", 6, 1, "topology: one-peer-exp is for 2, 4, 8, ... ranks, not 6"),
+            ("one-peer-exp", 6, 1, "topology: one-peer-exp is for 1, 2, 4, 8, ... ranks, not 6"),
+            ("alternating-exp-ring", 6, 2, "topology: alternating-exp-ring is for 1, 2, 4, 8, ... machines"),
             ("complete", 6, 4, "topology: 6 ranks are no multiple of the 4 of a machine"),
         ):
             with pytest.raises(BadInput) as caught:
@@ -237,6 +237,9 @@ def test_topologies_of_users_and_what_is_wrong_with_one():
             assert str(caught.value).startswith(start)
     finally:
         del TopologyReg.registry["twice"], TopologyReg.registry["nobody"]
+    for name in PAIRS:
+        assert TopologyReg.make(name, 0, 1, 1).get_edge(3) == Edge([0], 1.0)
+    assert TopologyReg.make("alternating-exp-ring", 2, 3, 3).get_edge(3) == Edge([0, 1, 2], 1 / 3)
     with pytest.raises(BadInput, match=r"^two topologies are named 'ring'$"):
         TopologyReg.register("ring")(Crossed)
     with pytest.raises(BadInput, match=r"^DecentralizedDataParallel has no option 'deadlin'; did you mean"):
