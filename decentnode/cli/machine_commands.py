@@ -88,9 +88,9 @@ def _for_srun(
             raise BadInput(Defect(("mapping", "machines", machine, "listen"), what, remedy))
     for machine in range(count):
         yield _comment(settings, mapping, machine, is_here=machine in here)
-    names = [machine.address for machine in mapping.machines]
+    addresses = [machine.address for machine in mapping.machines]
     # Slurm knows its machines by their names.
-    hosts = [] if count == 1 or any(map(is_ip, names)) else [f"--nodelist={','.join(names)}"]
+    hosts = [] if count == 1 or any(map(is_ip, addresses)) else [f"--nodelist={','.join(addresses)}"]
     yield shlex.join(["srun", f"--nodes={count}", "--ntasks-per-node=1", *hosts, "decentnode", *words])
 
 

@@ -45,7 +45,9 @@ from decentnode.node.experiment import Experiment
 
 WORKERS = "1,2,4,8"
 WARM_UP = 3
-"""Rounds that are not counted."""
+"""Measured rounds that are not counted."""
+ROUNDS = {"measured": 20, "modelled": 8}
+"""Rounds, or steps of the wrapper, that are counted by default."""
 CALIBRATION_STEPS = 60
 MOST_WORKERS = 4096
 
@@ -82,7 +84,8 @@ class Benchmark:
     """Those of the configuration itself."""
     graph: dict[str, Any]
     """Name and options of the graph, without the number of nodes."""
-    rounds: int
+    rounds: dict[str, int]
+    """Rounds that are counted, by kind of row."""
     repeats: int
     threads: int
     """Those of each worker: as many for each number of workers, or one would have the work of all."""
@@ -98,8 +101,8 @@ class Benchmark:
         if threads == "auto":
             threads = max(1, processors() // most)
         return cls(
-            config, tuple(options.overrides), settings, graph_of(options, settings), options.rounds,
-            options.repeats, threads,
+            config, tuple(options.overrides), settings, graph_of(options, settings),
+            {kind: options.rounds or rounds for kind, rounds in ROUNDS.items()}, options.repeats, threads,
         )  # fmt: skip
 
     @property
@@ -116,8 +119,8 @@ class Benchmark:
         """Raises BadInput where the batch cannot be divided equally."""
         whole = self.global_batch
         if unfit := [count for count in counts if whole % count]:
-            common = math.lcm(*counts)
-            near = sorted({max(1, whole // common) * common, -(-whole // common) * common})
+            multiple = math.lcm(*counts)
+            near = sorted({max(1, whole // multiple) * multiple, -(-whole // multiple) * multiple})
             raise BadInput.at(
                 f"training.{self.batch_key}",
                 f"{whole} is the batch of all workers, and {unfit[0]} do not divide it; "
@@ -129,7 +132,7 @@ class Benchmark:
         quiet = {"every": 0, "average_model": False, "figures": False}
         changes: dict[str, Any] = {
             "graph": {**self.graph, "nodes": workers}, "mapping": None, "evaluation": quiet,
-            "rounds": WARM_UP + self.rounds,
+            "rounds": WARM_UP + self.rounds["measured"],
         }  # fmt: skip
         training = {self.batch_key: self.global_batch // workers, "threads": self.threads}
         return load(self.config, [*self.overrides, changes, {"training": training}, *more])
@@ -158,7 +161,7 @@ class Benchmark:
     def wrapped(self, workers: int) -> Row:
         """The wrapper and torch's DDP in loops of their own, in turns."""
         experiment = Experiment.from_settings(self.measured_settings(workers)[0])
-        times = step_seconds(experiment, self.rounds, self.repeats)
+        times = step_seconds(experiment, self.rounds["measured"], self.repeats)
         return self._row(workers, "wrapper", "wrapper", times=[times["wrapper"], times["ddp"]])
 
     def _row(
@@ -177,12 +180,18 @@ class Benchmark:
     def modelled_settings(
         self, workers: int, network: dict[str, Any], loop: str, seconds: float | None = None
     ) -> Settings:
-        """The settings of a run in virtual time, whose steps take so many seconds; raises BadInput."""
+        """The settings of a run in virtual time, whose steps take so many seconds; raises BadInput.
+
+        Without `seconds` they are those of a calibration, which needs the threads of a worker.
+        """
         pace = resolved(self.settings)["training"]["pace"]
         others = pace if isinstance(pace, dict) else {}
         changes: dict[str, Any] = {
+            "rounds": self.rounds["modelled"],
             "communication": {"overlap": self.settings.communication.overlap, **network},
-            "training": {"pace": "instant" if seconds is None else {**others, "step_seconds": seconds}},
+            "training": {"pace": "instant"}
+            if seconds is None
+            else {"pace": {**others, "step_seconds": seconds}, "threads": 1},
         }  # fmt: skip
         if loop == "wrapper":
             # The same algebra as `communicate_while_adapt`: one step, mixed while it is computed.
@@ -221,12 +230,11 @@ def run_step_seconds(settings: Settings) -> float:
         run = run_decentnode(str(config))
     if run.summary["finished_nodes"] != run.summary["nodes"]:
         raise RuntimeError("a node was lost")
-    simulated, skipped = run.summary["simulated"], WARM_UP
-    if simulated:
-        skipped = 0
+    simulated = run.summary["simulated"]
+    # In virtual time no round is slower because it is one of the first.
+    skipped = 0 if simulated else WARM_UP
     if not (steps := sum(run.round_steps[skipped:])):
         raise BadInput("the first node makes no steps; give training.steps_per_round")
-    # In virtual time no round is slower because it is one of the first.
     return float(simulated["seconds"] if simulated else sum(run.round_seconds[skipped:])) / steps
 
 
@@ -239,7 +247,7 @@ def ring_seconds(experiment: Experiment) -> float:
     paces = [slowed.of_rank(rank, nodes, settings.seed, clock=clock) for rank in range(nodes)]
     size = sum(p.numel() * p.element_size() for p in experiment.network.parameters() if p.requires_grad)
     return Ring(
-        network, lambda rank, step: paces[rank].seconds(step, 0), size, WARM_UP + settings.rounds
+        network, lambda rank, step: paces[rank].seconds(step, 0), size, settings.rounds
     ).step_seconds()
 
 
@@ -377,7 +385,7 @@ def main() -> None:
         "--graph", metavar="NAME|YAML", help="a family of graphs; default: that of the configuration"
     )
     options.add_argument(
-        "--rounds", type=int, default=20, help="counted rounds of each run, or steps of the wrapper"
+        "--rounds", type=int, help="counted rounds, or steps of the wrapper; default: 20, modelled 8"
     )
     options.add_argument("--repeats", type=int, default=1, help="runs of each, in turns")
     options.add_argument("--out", type=Path, help="a folder for rows and picture; default: runs/workers-NAME")
@@ -393,7 +401,7 @@ def main() -> None:
         )
         arguments.repeats = 1
     try:
-        if min(arguments.rounds, arguments.repeats) < 1:
+        if min(arguments.rounds or 1, arguments.repeats) < 1 or arguments.rounds == 0:
             raise BadInput("--rounds and --repeats: must be at least 1")
         if arguments.step_seconds is not None and not 0 < arguments.step_seconds < math.inf:
             raise BadInput(f"--step-seconds: must be above 0, not {arguments.step_seconds:g}")
