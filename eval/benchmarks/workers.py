@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -308,12 +309,15 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def notices(rows: Sequence[Row]) -> Iterator[str]:
-    """What a reader of the table must know."""
+def notices(rows: Sequence[Row], load: float) -> Iterator[str]:
+    """What a reader of the table must know; `load`: processes that wanted a processor before the start."""
     yield f"each worker computes on {counted(rows[0].threads, 'thread')}"
     if any(row.shares_processors for row in rows):
         here = counted(processors(), "processor")
         yield f"more workers than the {here} here share them: such rows do not show how machines scale"
+    is_loaded = load + rows[0].threads > processors() + 0.5
+    if is_loaded and any(row.kind == "measured" for row in rows):
+        yield f"load {load:.1f} before the start: other programs use the processors, too"
     if any(row.kind == "modelled" for row in rows):
         yield "modelled: steps by the pace, messages by the network; all-reduce is a ring behind backward"
 
@@ -400,13 +404,14 @@ def main() -> None:
             3,
         )
         arguments.repeats = 1
+    load = os.getloadavg()[0]
     try:
         if min(arguments.rounds or 1, arguments.repeats) < 1 or arguments.rounds == 0:
             raise BadInput("--rounds and --repeats: must be at least 1")
         if arguments.step_seconds is not None and not 0 < arguments.step_seconds < math.inf:
             raise BadInput(f"--step-seconds: must be above 0, not {arguments.step_seconds:g}")
         rows = measure(arguments)
-        for line in (*table(rows), *notices(rows)):
+        for line in (*table(rows), *notices(rows, load)):
             print(line)
         if arguments.out or not arguments.small:
             name = Path(arguments.config).stem
