@@ -23,4 +23,6 @@ def test_each_word_has_a_test_that_exists():
 def test_the_extra_of_contributors_has_what_they_use():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (dev,) = extras["dev"]
-    assert "test" in dev and {"pytest", "ruff", "mypy"} <= {re.split(r"[<>=;]", one)[0] for one in extras["test"]}
+    assert "test" in dev and {"pytest", "ruff", "mypy"} <= {
+        re.split(r"[<>=;]", one)[0] for one in extras["test"]
+    }
