@@ -361,6 +361,10 @@ def _option(conversion: Conversion, entry: IniEntry, scheme: Scheme) -> None:
         return
     if entry.key in scheme.computed:
         return
+    if entry.key == "save_shared":
+        if conversion.is_true({entry.key: entry}, entry.key):
+            conversion.set(entry, "records", "coordinates", "every", value=1)
+        return
     value = entry.value
     if entry.key in ("change_based_selection", "layerwise"):
         value = conversion.is_true({entry.key: entry}, entry.key)

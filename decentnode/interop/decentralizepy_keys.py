@@ -112,7 +112,7 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "metro_hastings": _to("sharing.weights", "sharing.fill"),
         "dict_ordered": _FIXED,
         "pickle": _FIXED,
-        "save_shared": _SAVED,
+        "save_shared": _to("records.coordinates"),
         "save_accumulated": _SAVED,
     },
 }

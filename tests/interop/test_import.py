@@ -14,7 +14,7 @@ import yaml
 
 from decentnode.cli import app
 from decentnode.config import loader
-from decentnode.config.settings import Settings
+from decentnode.config.settings import CoordinateRecordSettings, Settings
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
 from decentnode.graph.files import read_graph
@@ -199,8 +199,8 @@ def test_what_has_no_counterpart_is_named_with_its_line(run_import) -> None:
     assert any(line.startswith("#   -ro 0: no equivalent, because the optimizer keeps") for line in comments)
     missing, differing = err.splitlines()
     assert missing == (
-        "config.ini: 5 keys without a counterpart: DATASET.only_local (line 9), "
-        f"TRAIN_PARAMS.shuffle (line 25), SHARING.save_shared (line {LAST + 7}), -tea, -ro"
+        "config.ini: 4 keys without a counterpart: DATASET.only_local (line 9), "
+        "TRAIN_PARAMS.shuffle (line 25), -tea, -ro"
     )
     assert differing.startswith("config.ini: 3 keys not quite the same here")
 
@@ -595,6 +595,12 @@ def test_what_an_earlier_class_lacks_has_its_line(cls, keys, line, message, run_
     code, out, err = run_import(f"{INI}sharing_class = {cls}\n{keys}\n", *FLAGS)
     assert (code, out) == (2, "")
     assert err.startswith(f"config.ini:{LAST + 1 + line} ") and message in err and err.count("\n") == 1
+
+
+def test_what_is_shared_is_recorded_where_it_was(imported) -> None:
+    ini = INI + SHARINGS["partial"].replace("save_shared = False", "save_shared = True")
+    assert imported(ini).records.coordinates == CoordinateRecordSettings(every=1)
+    assert imported(INI + SHARINGS["partial"]).records.coordinates is None
 
 
 def test_a_class_that_changes_in_its_first_round_begins_with_that(imported) -> None:
