@@ -192,11 +192,21 @@ class ModelRecordSettings:
 
 
 @dataclass(frozen=True)
+class CoordinateRecordSettings:
+    """When it is written down how often each coordinate was sent, and in which round last."""
+
+    every: NonNegative = option(0, changes="results")
+    """Rounds between them; 0: only after the last round, when it is always written."""
+
+
+@dataclass(frozen=True)
 class RecordSettings:
     """What is recorded in addition to the numbers of each round."""
 
     models: ModelRecordSettings | None = option(None, changes="results")
     """None: no models."""
+    coordinates: CoordinateRecordSettings | None = option(None, changes="results")
+    """Which coordinates each node has sent, and how often; None: they are not counted."""
     writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = option(
         (), changes="nothing", per_host=True
     )

@@ -15,6 +15,8 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import StrPath
 
 FOLDER = "models"
+COORDINATES = "coordinates"
+"""The folder of the counts of sent coordinates, whose files have the same names and format."""
 ENDING = ".safetensors"
 OTHERS = "decentnode:"
 """Begins the names of tensors that are parts of other state (decentnode/models/pretrained.py)."""
@@ -27,40 +29,40 @@ _TYPES = {
 """numpy's names for the types of the format; it has no BF16."""
 
 
-def path_of(run: Path, rank: int, round: int) -> Path:
-    """The file of a rank's model after a round."""
-    return run / FOLDER / f"{rank:05d}" / f"{round:08d}{ENDING}"
+def path_of(run: Path, rank: int, round: int, folder: str = FOLDER) -> Path:
+    """The file of a rank's model after a round, or of its other tensors."""
+    return run / folder / f"{rank:05d}" / f"{round:08d}{ENDING}"
 
 
-def rounds_of(run: Path, rank: int) -> list[int]:
+def rounds_of(run: Path, rank: int, folder: str = FOLDER) -> list[int]:
     """The rounds, counted from 0, after which a rank's model was kept, in order."""
-    stems = [path.stem for path in (run / FOLDER / f"{rank:05d}").glob(f"*{ENDING}")]
+    stems = [path.stem for path in (run / folder / f"{rank:05d}").glob(f"*{ENDING}")]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def model_rounds(run: StrPath) -> dict[int, list[int]]:
+def model_rounds(run: StrPath, folder: str = FOLDER) -> dict[int, list[int]]:
     """Returns the rounds, counted from 0, after which models were kept, by rank; empty where none was."""
     run = Path(run)
-    ranks = sorted(int(folder.name) for folder in (run / FOLDER).glob("[0-9]*"))
-    return {rank: rounds for rank in ranks if (rounds := rounds_of(run, rank))}
+    ranks = sorted(int(of_rank.name) for of_rank in (run / folder).glob("[0-9]*"))
+    return {rank: rounds for rank in ranks if (rounds := rounds_of(run, rank, folder))}
 
 
-def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
+def read_model(run: StrPath, rank: int, round: int, folder: str = FOLDER) -> dict[str, NDArray[Any]]:
     """A rank's model after a round, counted from 0: its tensors by their names in the module.
 
     bfloat16, which numpy lacks, becomes float32 with the same values. Extra state and sparse tensors are left
     out; `pretrained` reads them. Raises BadInput.
     """
     run = Path(run)
-    path = path_of(run, rank, round)
+    path = path_of(run, rank, round, folder)
     try:
         content = path.read_bytes()
         tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
         plain = (name for name in names_in(content) if name in tensors and not name.startswith(OTHERS))
         return {name: _array(*map(tensors[name].get, PARTS)) for name in plain}
     except OSError as error:
-        kept = counted(len(rounds_of(run, rank)), "other round")
-        raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error
+        kept = counted(len(rounds_of(run, rank, folder)), "other round")
+        raise BadInput(f"{path}: {error.strerror}; of this rank there are {folder} of {kept}") from error
     except (SafetensorError, ValueError) as error:
         raise BadInput(f"{path}: not in the safetensors format: {error}") from error
 

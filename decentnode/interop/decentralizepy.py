@@ -1,13 +1,17 @@
 """A configuration of decentralizepy as one of ours (docs/from_decentralizepy.md)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from decentnode.config.type_check import unknown, unknown_key
 from decentnode.config.yaml_source import SourceLocation
+from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, Defect
+from decentnode.graph.files import read_graph
 from decentnode.interop import driver_arguments, ini_file
+from decentnode.interop.computed_sharings import COMPUTED
 from decentnode.interop.conversion import OWN, PAGE, Conversion, is_decentralizepy
 from decentnode.interop.decentralizepy_keys import (
     BASIS_KEYS,
@@ -22,6 +26,7 @@ from decentnode.interop.decentralizepy_keys import (
     NATURAL,
     OF_USERS,
     PARTITIONS,
+    REFUSED,
     SCHEMES,
     TRAININGS,
     Scheme,
@@ -62,7 +67,8 @@ def convert(path: Path, arguments: Arguments, replaced: Sequence[str] = ()) -> C
     _optimizer(made, made.section("OPTIMIZER_PARAMS"), arguments)
     _training(made, made.section("TRAIN_PARAMS"))
     _communication(made, made.section("COMMUNICATION"))
-    _sharing(made, made.section("SHARING"))
+    _sharing(made, made.section("SHARING"), arguments)
+    arguments = _complete_graph(made, arguments)
     _node(made, made.section("NODE"), arguments)
     driver_arguments.add(made, arguments)
     made.document.raise_any()
@@ -156,7 +162,9 @@ def _partition(conversion: Conversion, section: Section, usual: str) -> None:
         conversion.set(section["dataset_class"], "dataset", "partition", "name", value=name)
     key = ("dataset", "partition")
     for partition, (ini_key, option, default) in PARTITION_OPTIONS.items():
-        entry = section.get(ini_key)
+        entry = section.get(ini_key, section.get("shard") if ini_key == "shards" else None)
+        if entry is not None and entry.key == "shard":
+            conversion.note(entry, f"taken for shards; {OWN} has no such key and stops there")
         if given is not None and name == partition:
             conversion.set(entry or given, *key, option, value=default if entry is None else entry.value)
         elif entry is not None:
@@ -270,9 +278,11 @@ def _node(conversion: Conversion, section: Section, arguments: Arguments) -> Non
     conversion.note(degree, f"another graph in each round; see Epidemic Learning in {PAGE}")
 
 
-def _sharing(conversion: Conversion, section: Section) -> None:
+def _sharing(conversion: Conversion, section: Section, arguments: Arguments) -> None:
     if not _is_foreign(section):
         conversion.miss_those_of_the_table("SHARING")
+        if _is_refused(conversion, section):
+            return
     name = conversion.class_of(section, "sharing", list(SCHEMES), key="sharing")
     if not name:
         return
@@ -294,9 +304,42 @@ def _sharing(conversion: Conversion, section: Section) -> None:
             conversion.set(named, "sharing", *scheme.keys[key], value=default)
     for entry in section.values():
         _option(conversion, entry, scheme)
+    if name in COMPUTED:
+        COMPUTED[name](conversion, section, arguments)
     _change(conversion, section, scheme)
     _basis(conversion, section, scheme)
     _coding(conversion, section, scheme)
+
+
+def _is_refused(conversion: Conversion, section: Section) -> bool:
+    """Reports a class that has no counterpart; its module may be all that tells it from another one."""
+    named = [section[key] for key in ("sharing_class", "sharing_package") if key in section]
+    for entry in named:
+        name = entry.text.rpartition(".")[2]
+        if name in REFUSED and not conversion.replaces("sharing"):
+            why, nearest = REFUSED[name]
+            what = f"no counterpart of {quoted(name)}: {why}"
+            conversion.report(entry.line, Defect((entry.section, entry.key), what, nearest))
+            return True
+    return False
+
+
+def _complete_graph(conversion: Conversion, arguments: Arguments) -> Arguments:
+    """Replaces the star of `Synchronous`, whose center averages the changes of all nodes and its own."""
+    named = conversion.section("SHARING").get("sharing_class")
+    if named is None or named.text != "Synchronous" or conversion.replaces("sharing"):
+        return arguments
+    nodes = arguments.nodes
+    if arguments.graph is not None and not nodes:
+        nodes = len(read_graph(str(arguments.graph)))
+    if conversion.replaces("graph") or not nodes:
+        return arguments
+    conversion.set(named, "graph", "name", value="fully_connected")
+    conversion.set(named, "graph", "nodes", value=nodes)
+    conversion.note(
+        named, "a star whose center averages all changes, which is the mean of all models; here without it"
+    )
+    return replace(arguments, graph=None)
 
 
 def _begin(conversion: Conversion, entries: IniEntry, scheme: Scheme) -> None:
@@ -315,6 +358,12 @@ def _begin(conversion: Conversion, entries: IniEntry, scheme: Scheme) -> None:
 def _option(conversion: Conversion, entry: IniEntry, scheme: Scheme) -> None:
     """Converts one entry of SHARING that belongs to the scheme itself."""
     if entry.key.startswith("sharing_") or entry.key in CODING or not KEYS["SHARING"][entry.key].yaml:
+        return
+    if entry.key in scheme.computed:
+        return
+    if entry.key == "save_shared":
+        if conversion.is_true({entry.key: entry}, entry.key):
+            conversion.set(entry, "records", "coordinates", "every", value=1)
         return
     value = entry.value
     if entry.key in ("change_based_selection", "layerwise"):
@@ -351,6 +400,11 @@ def _change(conversion: Conversion, section: Section, scheme: Scheme) -> None:
     by = ("change" if mixing else "training") if accumulates else "round"
     if by != "change":
         conversion.set(section.get("accumulation", section["sharing_class"]), "sharing", *scheme.by, value=by)
+    else:
+        conversion.note(
+            section["accumulate_averaging_changes"],
+            f"the change since a value was sent; {OWN} adds that of the local steps before it",
+        )
 
 
 def _coding(conversion: Conversion, section: Section, scheme: Scheme) -> None:

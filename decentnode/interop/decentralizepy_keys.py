@@ -1,7 +1,7 @@
 """Our names for decentralizepy's keys, classes and flags; docs/from_decentralizepy.md has the same tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decentnode.errors import Key
@@ -28,7 +28,7 @@ def _none(reason: str) -> Counterpart:
 _DATASET_NAME = _to("dataset.name")
 _BY = _to("sharing.transforms[0].by")
 _CODING = _to("sharing.transforms")
-_UNBUILT = _none("their classes are not built in")
+_BY_ROUND = _to("sharing.transforms[0].fraction", "sharing.transforms[0].fraction_from")
 _FIXED = _none("messages have a fixed format")
 _SAVED = _none("`records` count the bytes of values and indices")
 _SERVER = _none(
@@ -51,6 +51,7 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "partition_niid": _to("dataset.partition.name"),
         "alpha": _to("dataset.partition.alpha"),
         "shards": _to("dataset.partition.labels_per_node"),
+        "shard": _to("dataset.partition.labels_per_node"),
         "validation_source": _to("dataset.validation.source"),
         "validation_size": _to("dataset.validation.size"),
         "tokenizer": _none("`amazon` hashes words, and `read` of your own dataset returns ids"),
@@ -99,16 +100,19 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "compression_package": _CODING,
         "compression_class": _CODING,
         "float_precision": _to("sharing.transforms[0].precision"),
-        "init_alpha": _UNBUILT,
-        "max_alpha": _UNBUILT,
-        "k": _UNBUILT,
-        "change_alpha": _UNBUILT,
-        "change_rounds": _UNBUILT,
-        "lower_bound": _UNBUILT,
-        "metro_hastings": _UNBUILT,
+        "init_alpha": _BY_ROUND,
+        "max_alpha": _BY_ROUND,
+        "k": _BY_ROUND,
+        "change_alpha": _BY_ROUND,
+        "change_rounds": _BY_ROUND,
+        "range_start": _BY_ROUND,
+        "range_end": _BY_ROUND,
+        "epsilon": _to("sharing.transforms[0].relative"),
+        "lower_bound": _to("sharing.transforms[0].random", "sharing.transforms[0].random_below"),
+        "metro_hastings": _to("sharing.weights", "sharing.fill"),
         "dict_ordered": _FIXED,
         "pickle": _FIXED,
-        "save_shared": _SAVED,
+        "save_shared": _to("records.coordinates"),
         "save_accumulated": _SAVED,
     },
 }
@@ -197,6 +201,8 @@ class Scheme:
     required: tuple[str, ...] = ()
     indices: bool = False
     """Whether it sends indices, so that a coder of indices fits."""
+    computed: tuple[str, ...] = ()
+    """INI keys whose values are converted together (`decentralizepy.COMPUTED`)."""
     by: Key | None = None
     """The place of the change that values are ranked by; None: of a scheme without such a selection."""
     codes_itself: bool = False
@@ -207,7 +213,9 @@ RANDOM_FRACTIONS = [0.1, 0.2, 0.3, 0.4, 1.0]
 BASIS_KEYS: dict[str, Key] = {"wavelet": ("transforms", 0, "family"), "level": ("transforms", 0, "levels")}
 
 
-def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: Any) -> Scheme:
+def _top_k(
+    *before: str, fraction: str = "alpha", default: Any = 1.0, computed: tuple[str, ...] = (), **fixed: Any
+) -> Scheme:
     """Returns gossip of the values that changed most, after a change of basis or none."""
     at = len(before)
     keys: dict[str, Key] = {
@@ -217,12 +225,17 @@ def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: A
         "change_based_selection": ("transforms", at, "by"),
     }
     defaults = {fraction: default}
+    if fraction in computed:
+        defaults = {}
+        del keys[fraction]
     if before == ("wavelet",):
         keys |= BASIS_KEYS
         defaults |= {"wavelet": "haar"}
     transforms = (*({"name": name} for name in before), {"name": "top_k", **fixed})
     by = ("transforms", at, "by")
-    return Scheme("gossip", {}, transforms, keys=keys, defaults=defaults, indices=True, by=by)
+    return Scheme(
+        "gossip", {}, transforms, keys=keys, defaults=defaults, indices=True, computed=computed, by=by
+    )
 
 
 _JWINS = Scheme(
@@ -247,6 +260,23 @@ SCHEMES: dict[str, Scheme] = {
     "TopKParams": _top_k(by="magnitude", per_layer=True),
     "Wavelet": _top_k("wavelet"),
     "FFT": _top_k("fourier"),
+    "GrowingAlpha": _top_k(fraction="init_alpha", computed=("init_alpha", "max_alpha", "k")),
+    "ManualAdapt": _top_k(fraction="change_alpha", computed=("change_alpha", "change_rounds")),
+    "RandomAlphaIncremental": _top_k(fraction="range_start", computed=("range_start", "range_end")),
+    "RoundRobinPartial": Scheme(
+        "gossip",
+        transforms=({"name": "fragments", "start": "drawn"},),
+        keys={"alpha": ("transforms", 0, "fraction")},
+        defaults={"alpha": 1.0},
+    ),
+    "LowerBoundTopK": _top_k(computed=("alpha", "lower_bound", "metro_hastings")),
+    "TopKNormalized": replace(
+        (normalized := _top_k()),
+        keys={**normalized.keys, "epsilon": ("transforms", 0, "relative")},
+        defaults={**normalized.defaults, "epsilon": 0.01},
+    ),
+    "TopKPlusRandom": _top_k(computed=("alpha",)),
+    "Synchronous": Scheme("all_reduce"),
     "RandomAlpha": _top_k(fraction="alpha_list", default=RANDOM_FRACTIONS),
     "JWINS": _JWINS,
     "RandomAlphaWavelet": _JWINS,
@@ -259,3 +289,11 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "STC": Scheme("stc", keys={"alpha": ("fraction",)}, defaults={"alpha": 1.0}, codes_itself=True),
 }
+
+REFUSED = {
+    "SharingCentrality": (
+        "its weights sum to 1 over all nodes, not over the neighbors, so models shrink in each round",
+        "use sharing=gossip; on a complete graph, where the weights are equal, sharing.weights=uniform",
+    ),
+}
+"""Sharing classes that have no counterpart: why, and what is nearest. Their module may name them, too."""

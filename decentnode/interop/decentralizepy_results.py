@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from decentnode.core.atomic_files import write_durably
+from decentnode.formats.model_files import COORDINATES, model_rounds
 from decentnode.formats.records import RoundRecord, records_by_rank
 from decentnode.results import Run
 
@@ -14,13 +15,18 @@ def as_decentralizepy(run: Run, out: Path) -> list[Path]:
     """Writes a `RANK_results.json` per node for the plot scripts of decentralizepy (Dhasade et al., 2023).
 
     Rounds count from 1, accuracy is in percent. `total_meta` are the bytes of headers and positions, and
-    `total_data_per_n` those of values. Training loss is that of the evaluated rounds.
+    `total_data_per_n` those of values. Training loss is that of the evaluated rounds. With
+    `records.coordinates` `RANK_shared_parameters.json` has the number of rounds that sent each coordinate.
     """
     out.mkdir(parents=True, exist_ok=True)
     paths, records = [], records_by_rank(run.directory)
     for rank in sorted({rank for row in run.rows for rank in row.ranks}):
         path = out / f"{rank}_results.json"
         write_durably(path, [json.dumps(_results(run, rank, records.get(rank, []))).encode()])
+        paths.append(path)
+    for rank in model_rounds(run.directory, COORDINATES):
+        path = out / f"{rank}_shared_parameters.json"
+        write_durably(path, [json.dumps(run.coordinates(rank)["rounds"].tolist()).encode()])
         paths.append(path)
     return paths
 

@@ -27,6 +27,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.privacy.plans import doubts_of
+from decentnode.node.recording.coordinate_records import CoordinateRecords
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
@@ -149,6 +150,9 @@ class NodeFactory:
             auxiliary.append(
                 ModelRecords(run, rank, vector.module, is_due=due, warn=warn, attach=training.attach)
             )
+        if (counts := settings.records.coordinates) is not None and sharing.chain.sent is not None:
+            due = partial(is_due, every=counts.every, rounds=settings.rounds)
+            auxiliary.append(CoordinateRecords(run, rank, sharing.chain.sent, is_due=due, warn=warn))
         record_file = host.record_file or RecordFile(resources.records, [rank], warn)
         records = Records(record_file, auxiliary=auxiliary, clock=clock)
         evaluation = NodeEvaluation(

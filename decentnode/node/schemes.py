@@ -8,6 +8,7 @@ from torch import nn
 from decentnode.communication.base import STAGING_ALIGNMENT, BufferSpec
 from decentnode.config.consistency import defects_of_chain
 from decentnode.config.settings import Settings
+from decentnode.core.registry import name_of
 from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
@@ -19,6 +20,8 @@ from decentnode.sharing.blocks.buffers import stay_in_vector, with_averaged_buff
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss
 from decentnode.training.settings import BATCH_SIZE
+
+COORDINATES = "records.coordinates"
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,16 @@ class Schemes:
             chain = scheme.make_chain(transforms, layout.numel, layout.dtype, parameters=layout)
         except BadInput as error:
             raise BadInput(*defects_of_chain(scheme, error)) from None
+        if self.settings.records.coordinates is not None:
+            # Before the scheme copies the chain.
+            if len(getattr(scheme, "schemes", ())) > 1 or scheme.promises.protects:
+                raise BadInput.at(COORDINATES, f"cannot be counted with {name_of(scheme)}; leave it out")
+            if chain.count_sent() is None:
+                raise BadInput.at(
+                    COORDINATES,
+                    f"no transform of {name_of(scheme)} selects coordinates, so there is nothing to count; "
+                    "add one such as top_k, or leave it out",
+                )
         watched = frozenset[int]() if rank in settings.adversary_ranks else settings.adversary_ranks
         setup = Setup(
             layout=layout, chain=chain, graph=self.graph, rank=rank, samples=len(self.samples.parts[rank]),

@@ -26,6 +26,7 @@ from decentnode.formats.reader import (
     read_object,
     read_value,
 )
+from decentnode.results.coordinates import SentShares, read_shares
 
 MANY_NODES = 64
 """From so many nodes on, pictures show their quantiles instead of the deviation and the extremes."""
@@ -60,6 +61,8 @@ class RunCurves:
     """The metrics of its evaluations; the first is the headline metric."""
     is_simulated: bool = False
     """Whether its seconds are virtual."""
+    sent_shares: SentShares | None = None
+    """How often coordinates were sent; None where that was not counted."""
 
     @property
     def headline(self) -> Metric:
@@ -154,14 +157,16 @@ def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
     )
 
 
-def _quantiles(values: Sequence[float | None], metric: Metric) -> list[float]:
+def _quantiles(
+    values: Sequence[float | None], metric: Metric, shares: Sequence[float] = QUANTILES
+) -> list[float]:
     """The quantiles as people read them; nan where that is no number."""
     if not values:
-        return [nan] * len(QUANTILES)
+        return [nan] * len(shares)
     worst = -inf if metric.higher_is_better else inf
     known = [worst if value is None or not isfinite(value) else value for value in values]
     # Those of nodes, without interpolation: some may be infinite.
-    quantiles = metric.scale * np.quantile(known, QUANTILES, method="inverted_cdf")
+    quantiles = metric.scale * np.quantile(known, shares, method="inverted_cdf")
     return [value if isfinite(value) else nan for value in quantiles.tolist()]
 
 
@@ -196,6 +201,18 @@ def last_values(run: RunCurves) -> list[float]:
     """The nodes' headline metric at the last evaluation, as people read it, the worst first; finite ones."""
     known = [value for value in run.rows[-1].values(run.headline.name) if value is not None]
     return sorted((run.headline.scale * value for value in known), reverse=not run.headline.higher_is_better)
+
+
+def percentiles_of(
+    rows: Sequence[EvaluationRow], metric: Metric, percents: Sequence[int]
+) -> list[list[float]]:
+    """The percentiles over nodes after each evaluation, as people read them, by percent; 0 is the worst node.
+
+    A node whose number is not finite counts as the worst; nan where a percentile is none.
+    """
+    shares = [p / 100 if metric.higher_is_better else 1 - p / 100 for p in percents]
+    of_rows = [_quantiles(row.values(metric.name), metric, shares) for row in rows]
+    return [[*of_percent] for of_percent in zip(*of_rows, strict=True)]
 
 
 def read_runs(directories: Sequence[StrPath]) -> list[RunCurves]:
@@ -266,6 +283,7 @@ def _read(path: Path) -> RunCurves:
         name, rows, partition, outcome=None if rows else _outcome(summary), dataset=_dataset(settings),
         metrics=read_metrics(path),
         is_simulated=is_simulated(read_object(summary) if summary.exists() else {}, settings),
+        sent_shares=read_shares(path),
     )  # fmt: skip
 
 

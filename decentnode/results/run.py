@@ -21,6 +21,7 @@ from decentnode.formats.reader import (
 from decentnode.formats.records import records_by_rank, write_atomically
 from decentnode.formats.run import RUNNING, RunFiles
 from decentnode.results import cards
+from decentnode.results.coordinates import counts_of
 from decentnode.results.curves import BYTES, SECONDS, bytes_axis, chosen_axis, read_runs, seconds_axis
 from decentnode.results.extra import missing, need
 from decentnode.results.tidy import RECORD_COLUMNS, TEXTS, Cell, cells, columns, record_cells
@@ -241,6 +242,15 @@ class Run(RunFiles):
         )
         return _frame(rows, [*RECORD_COLUMNS, *(metric.name for metric in self.metrics)])
 
+    def coordinates(self, rank: int, round: int | None = None) -> dict[str, Any]:
+        """How often a node has sent each coordinate, until a round, by default the last one that is written.
+
+        `rounds` are numbers of rounds, and `latest` the last of them, 0 where there is none, both of shape
+        (d,), in the basis in which the chain selects. Raises BadInput without `records.coordinates`.
+        """
+        counts = counts_of(self.directory, rank, None if round is None else round - 1)
+        return {"rounds": counts["rounds"], "latest": counts["latest"] + 1}
+
     def model(self, rank: int, round: int | None = None) -> dict[str, Any]:
         """The `state_dict` of a node's model after a round, by default the last one that is kept of it.
 
@@ -305,6 +315,15 @@ class Run(RunFiles):
         elif axis is SECONDS:
             axis = seconds_axis([run_curves.is_simulated])
         return plots.run_figure(run_curves, chosen, axis)
+
+    def figure(self, name: str) -> "NotebookFigure":
+        """One of the figures that `decentnode plot` draws, by its file name without the ending.
+
+        Raises BadInput where the run has no such figure.
+        """
+        from decentnode.results.figures import plots  # loads matplotlib
+
+        return plots.named_figure(read_runs([self.directory])[0], name)
 
 
 def _named(section: Any) -> str:

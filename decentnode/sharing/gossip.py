@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
@@ -56,7 +57,9 @@ class Gossip(SavesOuter, Sharing):
     The own model replaces models that did not arrive: the node itself gets their weight. Coordinates that a
     transform did not send are filled from the own model (`own`), or count as zero (`zero`). `own` is partial
     sharing, in which the mean of all models drifts. `zero` is right only for a transform that corrects for
-    it. Where the chain starts with a change of basis, coefficients are mixed and transformed back once.
+    it. With `sent` a coordinate is averaged over those that sent it and the node itself, by their weights
+    divided by the sum of these. Where the chain starts with a change of basis, coefficients are mixed and
+    transformed back once.
 
     With `outer`, a step of that optimizer leads from phi_i, the model before the local steps, to the new
     model: phi_i minus the mix is its gradient. On random pairs, SGD with lr eta and momentum beta is NoLoCo
@@ -81,7 +84,7 @@ class Gossip(SavesOuter, Sharing):
         ),
     )
 
-    fill: Literal["own", "zero"] = "own"
+    fill: Literal["own", "zero", "sent"] = "own"
     outer: OptimizerMaker | None = None
     """The optimizer of one step in each round, after the mix; null: the mix is the new model."""
     outer_every: Positive = 1
@@ -95,6 +98,8 @@ class Gossip(SavesOuter, Sharing):
     _watched_weight: float | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.fill == "sent" and type(self).mix is not Gossip.mix:
+            raise BadInput.at("fill", f"sent is for a weighted mean, which {name_of(self)} is not; use own")
         if self.outer is None:
             if self.outer_every > 1:
                 raise BadInput.at(
@@ -164,7 +169,7 @@ class Gossip(SavesOuter, Sharing):
     def preserves_mean(self, chain: Chain) -> bool:
         if self.outer is not None:
             return False
-        if chain.rounds and not chain.only_rounds:
+        if chain.rounds and (not chain.only_rounds or self.fill == "sent"):
             return False
         return not chain.selects or (self.fill == "own" and chain.same_coordinates)
 
@@ -177,12 +182,17 @@ class Gossip(SavesOuter, Sharing):
         self._coefficients = coefficients if self.chain.basis else None
         sent = self.encode(coefficients, view, in_basis=True)
         # Where the chain rounds and does nothing else: there C(y_j) - C(y_i) keeps the mean.
-        self._sent = next(iter(sent.values()), None) if self.chain.only_rounds else None
+        only_rounds = self.chain.only_rounds and self.fill != "sent"
+        self._sent = next(iter(sent.values()), None) if only_rounds else None
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         signals = self.models_to_mix(vector, incoming, view)
         local = signals[view.rank]
+        are_sent: dict[int, Tensor] = {}
+        if self.fill == "sent":
+            are_sent = {j: ~signal.isnan() for j, signal in signals.items() if j != view.rank}
+            signals |= {j: signals[j].nan_to_num(0.0, math.inf, -math.inf) for j in are_sent}
         # C(y_i), as the neighbors decode it, where the chain rounds.
         rounded = None if self._sent is None else self._as_received(self._sent, local, view)
         self._sent = None
@@ -196,6 +206,13 @@ class Gossip(SavesOuter, Sharing):
 
         mixed = torch.empty_like(local) if self.chain.basis else out
         self.weighted_mix(signals, view, mixed, terms=terms)
+        if self.fill == "sent":
+            weights = self.weights(signals, view)
+            total = torch.full_like(local, weights[view.rank], dtype=accumulator(local.dtype))
+            for j in weights.keys() - {view.rank}:
+                total.add_(are_sent[j], alpha=weights[j])
+            # Where nobody sent a coordinate and the own weight is 0, the own value stays.
+            mixed.copy_(torch.where(total > 0, mixed / total, local))
         if self.setup.watched:
             weights = self.weights(signals, view)
             self._watched_weight = sum(w for j, w in weights.items() if j in self.setup.watched)
@@ -211,6 +228,8 @@ class Gossip(SavesOuter, Sharing):
         local = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
         self._coefficients = None
         fill = local if self.fill == "own" else None
+        if self.fill == "sent":
+            fill = torch.full_like(local, math.nan)
         return {view.rank: local, **self.decode(incoming, view, fill=fill, in_basis=True)}
 
     def _as_received(self, sent: Payload, local: Tensor, view: View) -> Tensor | None:

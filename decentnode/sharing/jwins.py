@@ -35,7 +35,7 @@ class Jwins(Gossip):
         wire="deg * (b k + indices), k = 0.343 d on average",
     )
 
-    fill: Literal["own", "zero"] = field(default="own", init=False)
+    fill: Literal["own", "zero", "sent"] = field(default="own", init=False)
     wavelet: str = "sym2"
     levels: Positive = 4
     fractions: list[Fraction] = field(default_factory=lambda: list(FRACTIONS))

@@ -14,6 +14,10 @@ from decentnode.core.state import Stateful
 from decentnode.core.vector import HALVES, Entry, ParameterLayout, first_not_finite, needs_float32
 from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.transforms.base import Context, Transform, Turn, values_field
+from decentnode.transforms.sent_coordinates import SentCoordinates
+
+SENT = "sent"
+"""The key of the counts among the states of the stages."""
 
 
 class Wrapper(Transform):
@@ -43,6 +47,8 @@ class Chain(Stateful):
         self.stages = tuple(transforms)
         self.dtype, self.parameters, self._first = dtype, parameters, first
         self._recent: list[tuple[Tensor, Payload]] = []
+        self.sent: SentCoordinates | None = None
+        """How often each coordinate was sent, from `count_sent` on."""
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
         for behind in self.stages[len(self.transforms) :]:
@@ -142,6 +148,15 @@ class Chain(Stateful):
         """Whether it rounds one payload for all, and no stage corrects or hides what that loses."""
         return self.rounds and not (self.corrects or self.protects or self.per_receiver)
 
+    def count_sent(self) -> SentCoordinates | None:
+        """Counts from now on how often each coordinate is sent; None: no stage selects some."""
+        for stage in self.transforms:
+            if isinstance(stage, Wrapper):
+                self.sent = stage.rest_of_chain.count_sent()
+            elif stage.emits is Form.SPARSE:
+                self.sent = SentCoordinates(stage.dimension)
+        return self.sent
+
     @property
     def same_coordinates(self) -> bool:
         """Whether all nodes send the same coordinates in a round."""
@@ -192,6 +207,8 @@ class Chain(Stateful):
         payload = Payload(self.layouts[self.basis], as_bytes(coefficients))
         for transform in self.transforms[self.basis :]:
             payload = transform.encode(payload, context)
+            if self.sent is not None and transform.emits is Form.SPARSE:
+                self.sent.add(transform, payload, context)
         return payload
 
     def to_basis(self, signal: Tensor) -> Tensor:
@@ -239,12 +256,16 @@ class Chain(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every transform that has one, by its position."""
-        return {str(i): t.state_dict() for i, t in enumerate(self.stages) if t.state}
+        counts = {} if self.sent is None else {SENT: self.sent.state_dict()}
+        return {str(i): t.state_dict() for i, t in enumerate(self.stages) if t.state} | counts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`."""
         for index, inner in state.items():
-            self.stages[int(index)].load_state_dict(inner)
+            if index != SENT:
+                self.stages[int(index)].load_state_dict(inner)
+            elif self.sent is not None:
+                self.sent.load_state_dict(inner)
 
 
 def trial_layout(transforms: Sequence[Transform], rows: int = 8, columns: int = 8) -> ParameterLayout:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from decentnode.cli.app import app
 from decentnode.core.registry import DATASETS
-from decentnode.datasets import Cifar10, Idx, download, samples
+from decentnode.datasets import Cifar10, Idx, MovieLens, download, samples
 from decentnode.datasets.base import Dataset, Source
 from decentnode.errors import DatasetError, ExitCode
 
@@ -176,6 +176,38 @@ def test_files_that_stay_packed_go_to_the_folder_of_their_variant(server, monkey
     damaged.write_bytes(b"damaged")
     assert call("idx", "variant=kmnist")[0] == 0 and len(server.asked) == 5
     assert server.asked[-1][0] == f"/{damaged.name}"
+
+
+def test_the_ratings_that_decentralizepy_fetches_are_unpacked_and_read(server, monkeypatch, tmp_path):
+    """ml-latest-small.zip has one folder with `ratings.csv` and others, and a readme with the terms."""
+    samples.movielens(tmp_path / "ratings.csv")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(tmp_path / "ratings.csv", "ml-latest-small/ratings.csv")
+        archive.writestr("ml-latest-small/movies.csv", "movieId,title,genres\n1,Toy Story (1995),Comedy\n")
+        archive.writestr("ml-latest-small/README.txt", "Summary")
+    content = server.files["/ml-latest-small.zip"] = packed.getvalue()
+    checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    source = Source(f"{server.url}/ml-latest-small.zip", len(content), checksum, unpack=True)
+    monkeypatch.setattr(MovieLens, "sources", [source])
+    server.cuts = [len(content) // 2]
+    code, output = call("movielens")
+    assert (code, "movielens: complete in data/ml-latest-small" in output) == (0, True), output
+    assert len(server.asked) == 2 and "licence: for research" in output
+    dataset = MovieLens().load(0)
+    rows = (tmp_path / "ratings.csv").read_text().count("\n") - 1
+    assert len(dataset.train) + len(dataset.test) == rows
+
+
+@pytest.mark.parametrize(
+    ("cls", "file"), [(Cifar10, "cifar-10-python.tar.gz"), (MovieLens, "ml-latest-small.zip")]
+)
+def test_what_decentralizepy_fetches_has_its_address_and_checksum(cls, file):
+    """Its `download_dataset.py` fetches CIFAR-10, and its `MovieLens.py` the small set of ratings."""
+    (source,) = cls().sources
+    assert source.url.endswith(f"/{file}") and source.unpack
+    kind, _, checksum = source.checksum.partition(":")
+    assert len(checksum) == 2 * hashlib.new(kind).digest_size and source.size > 900_000
 
 
 def test_nothing_is_unpacked_outside_the_folder(tmp_path):

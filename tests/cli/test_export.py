@@ -6,11 +6,14 @@ import sys
 from functools import partial
 
 import msgspec
+import numpy as np
 import pandas
 import pytest
 import yaml
+from safetensors.numpy import save_file
 
 from decentnode.core.timeouts import Timeouts
+from decentnode.formats.model_files import COORDINATES, path_of
 from decentnode.formats.records import RoundRecord
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results.writers import MlflowWriter
@@ -59,6 +62,11 @@ def test_decentralizepys_plot_scripts_find_their_keys(run, export):
     read = json.loads((run / "decentralizepy" / "0_results.json").read_text())
     assert read["validation_acc"] == {"10": 50.0, "20": 50.0}
     assert read["validation_loss"] == read["test_loss"] == {}
+    path = path_of(run, 1, 19, COORDINATES)
+    path.parent.mkdir(parents=True)
+    save_file({"rounds": np.array([3, 0, 2], np.int32), "latest": np.array([8, -1, 5], np.int32)}, path)
+    assert export(run, "--format", "decentralizepy")[0] == 0
+    assert json.loads((run / "decentralizepy" / "1_shared_parameters.json").read_text()) == [3, 0, 2]
 
 
 def test_a_killed_run_goes_to_a_tool_with_the_options_of_its_writer(run, export, monkeypatch):

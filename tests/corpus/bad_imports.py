@@ -97,8 +97,8 @@ batch_size = a | 23 training.batch_size | must be a whole number > 0 or null, no
 shufle | 24 TRAIN_PARAMS.shufle | unknown key; did you mean 'shuffle'?
 
 = sharing_class = Sharing
-sharing_class = ManualAdapt
-    | 35 SHARING.sharing_class | no counterpart of 'ManualAdapt' (those with one: Sharing, ...
+sharing_class = Faithful
+    | 35 SHARING.sharing_class | no counterpart of 'Faithful' (those with one: Sharing, ...
 sharing_class = Choco\nalpha = 0.1 | 35 SHARING.step_size | missing; Choco has no default for it
 """
 """Edits of PLAIN, and what follows `config.ini:`."""

@@ -14,7 +14,7 @@ import yaml
 
 from decentnode.cli import app
 from decentnode.config import loader
-from decentnode.config.settings import Settings
+from decentnode.config.settings import CoordinateRecordSettings, Settings
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
 from decentnode.graph.files import read_graph
@@ -199,10 +199,10 @@ def test_what_has_no_counterpart_is_named_with_its_line(run_import) -> None:
     assert any(line.startswith("#   -ro 0: no equivalent, because the optimizer keeps") for line in comments)
     missing, differing = err.splitlines()
     assert missing == (
-        "config.ini: 5 keys without a counterpart: DATASET.only_local (line 9), "
-        f"TRAIN_PARAMS.shuffle (line 25), SHARING.save_shared (line {LAST + 7}), -tea, -ro"
+        "config.ini: 4 keys without a counterpart: DATASET.only_local (line 9), "
+        "TRAIN_PARAMS.shuffle (line 25), -tea, -ro"
     )
-    assert differing.startswith("config.ini: 2 keys not quite the same here")
+    assert differing.startswith("config.ini: 3 keys not quite the same here")
 
 
 def test_comments_behind_values_and_indented_keys_are_read(imported) -> None:
@@ -524,12 +524,104 @@ def test_the_page_has_every_sharing_class(row, imported) -> None:
         assert name == "Wavelet" or transforms == wanted
 
 
+EARLIER = [row for row in rows("Sharing classes") if len(row) == 3]
+
+
+@pytest.mark.parametrize("row", EARLIER, ids=lambda row: quoted(row[0])[0])
+def test_the_page_has_the_sharing_classes_of_earlier_releases(row, imported) -> None:
+    name, *keys = quoted(row[0])
+    (shown,) = [yaml.safe_load(text)["sharing"] for text in quoted(row[1])]
+    flags = ("-is", "80", "-gf", "regular_16.edges")
+    settings = imported("\n".join([INI + f"sharing_class = {name}", *keys, ""]), flags=flags)
+    result = yaml.safe_load(Path("result.yaml").read_text())["sharing"]
+    assert rounded(result) == rounded(shown if isinstance(shown, dict) else {"name": shown})
+    assert settings.graph.name == ("fully_connected" if name == "Synchronous" else "file")
+
+
+def rounded(value):
+    """Returns a value without what floating-point numbers add."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return round(value, 9) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize(
+    ("cls", "keys", "line", "message"),
+    [
+        (
+            "GrowingAlpha",
+            "",
+            0,
+            "SHARING.init_alpha: missing; the default of decentralizepy is 0",
+        ),
+        (
+            "GrowingAlpha",
+            "init_alpha = 0",
+            1,
+            "sharing.transforms[0].fraction: must be a number > 0",
+        ),
+        ("GrowingAlpha", "init_alpha = .1\nk = 0.5", 2, "SHARING.k: must be a whole number > 0, not '0.5'"),
+        (
+            "ManualAdapt",
+            "change_alpha = [.1]",
+            0,
+            "SHARING.change_rounds: must be a list of numbers",
+        ),
+        (
+            "ManualAdapt",
+            "change_alpha = [.1, .2, .3]\nchange_rounds = [9, 4]",
+            2,
+            "must have its rounds in",
+        ),
+        ("RandomAlphaIncremental", "range_end = 0.05", 1, "SHARING.range_end: must be above range_start and"),
+        ("TopKPlusRandom", "alpha = much", 1, "SHARING.alpha: must be a number, not 'much'"),
+        (
+            "SharingCentrality",
+            "",
+            0,
+            "SHARING.sharing_class: no counterpart of 'SharingCentrality': its",
+        ),
+        (
+            "Sharing",
+            "sharing_package = decentralizepy.sharing.SharingCentrality",
+            1,
+            "SHARING.sharing_package: no counterpart of 'SharingCentrality': its weights sum to 1 over all",
+        ),
+    ],
+)
+def test_what_an_earlier_class_lacks_has_its_line(cls, keys, line, message, run_import) -> None:
+    code, out, err = run_import(f"{INI}sharing_class = {cls}\n{keys}\n", *FLAGS)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"config.ini:{LAST + 1 + line} ") and message in err and err.count("\n") == 1
+
+
+def test_what_is_shared_is_recorded_where_it_was(imported) -> None:
+    ini = INI + SHARINGS["partial"].replace("save_shared = False", "save_shared = True")
+    assert imported(ini).records.coordinates == CoordinateRecordSettings(every=1)
+    assert imported(INI + SHARINGS["partial"]).records.coordinates is None
+
+
+def test_a_class_that_changes_in_its_first_round_begins_with_that(imported) -> None:
+    ini = INI + "sharing_class = ManualAdapt\nchange_alpha = [0.1, 0.5, 0.6]\nchange_rounds = [1, 3]\n"
+    options = imported(ini).sharing.transforms[0].options
+    assert (options["fraction"], options["fraction_from"]) == (0.5, ((2, 0.6),))
+
+
+def test_a_key_that_decentralizepy_lacks_is_taken_for_shards(imported) -> None:
+    ini = INI.replace("= dirichlet\nalpha = 1", "= kshard\nshard = 2") + SHARINGS["plain"]
+    assert imported(ini).dataset.partition.options["labels_per_node"] == 2
+    assert (
+        "DATASET.shard = 2: taken for shards; decentralizepy has no such" in Path("result.yaml").read_text()
+    )
+
+
 def test_the_page_names_no_class_twice() -> None:
-    assert {name for row in SECTIONS_OF_SHARINGS for name in quoted(row[0])} == tables.SCHEMES.keys()
-    text = (ROOT / PAGE).read_text()
-    unbuilt = quoted(text[text.index("`GrowingAlpha`") : text.index("are not built in")])
-    assert len(unbuilt) > 5
-    assert not set(unbuilt) & tables.SCHEMES.keys()
+    names = [name for row in SECTIONS_OF_SHARINGS for name in quoted(row[0])]
+    names += [quoted(row[0])[0] for row in EARLIER]
+    assert len(names) == len(set(names)) and set(names) == tables.SCHEMES.keys()
+    assert all(f"`{name}` is refused" in (ROOT / PAGE).read_text() for name in tables.REFUSED)
 
 
 def test_counterparts_are_plugins_of_ours() -> None:

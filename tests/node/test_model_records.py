@@ -13,7 +13,7 @@ from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
 from decentnode.formats.model_files import model_rounds, path_of, read_model, rounds_of
 from decentnode.formats.records import RecordFile, Records, RoundRecord
-from decentnode.node.recording import model_records
+from decentnode.node.recording import tensor_records
 from decentnode.node.recording.model_records import ModelRecords
 
 
@@ -54,7 +54,7 @@ def test_a_round_does_not_wait_for_the_disk(tmp_path, module, monkeypatch) -> No
         free.wait(30)
         write_durably(path, pieces)
 
-    monkeypatch.setattr(model_records, "write_durably", slow)
+    monkeypatch.setattr(tensor_records, "write_durably", slow)
     models = kept(tmp_path, module, every=1)
     models.after(0)
     weight = module[0].weight.detach().clone()
@@ -75,7 +75,7 @@ def test_what_the_disk_does_not_take_is_tried_again_and_then_reported(tmp_path, 
             raise OSError(errno.ENOSPC, "No space left on device")
         write_durably(path, pieces)
 
-    monkeypatch.setattr(model_records, "write_durably", write)
+    monkeypatch.setattr(tensor_records, "write_durably", write)
     records = Records(RecordFile(tmp_path, [7], told.append), [kept(tmp_path, module, told.append, every=1)])
     records.write(RoundRecord(7, 0), ByteCounters())
     folder = path_of(tmp_path, 7, 0).parent

@@ -12,9 +12,12 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from safetensors.numpy import save_file
 
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput
 from decentnode.formats.metrics import ACCURACY, LOSS
+from decentnode.formats.model_files import COORDINATES, path_of
 from decentnode.formats.partition_table import PartitionTable
 from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.formats.records import write_atomically
@@ -25,8 +28,9 @@ from decentnode.results.run_figures import make_figures
 
 SINGLE = {
     "accuracy_rounds", "accuracy_bytes", "accuracy_seconds", "loss_rounds", "loss_bytes", "loss_seconds",
-    "consensus_distance",
+    "consensus_distance", "accuracy_percentiles", "loss_percentiles",
 }  # fmt: skip
+PERCENTILES = {"accuracy_percentiles", "loss_percentiles"}
 
 
 def row(round: int, *accuracy: float, **fields) -> EvaluationRow:
@@ -118,7 +122,7 @@ def test_several_runs_share_their_panels(run, tmp_path) -> None:
     bare = make_run(tmp_path / "b", row(4, 0.25, 0.5), name="bare")
     runs = curves.read_runs([run, bare])
     panels = figures.panels_of(runs)
-    assert set(panels) == SINGLE | {"accuracy_nodes"}
+    assert set(panels) == SINGLE - PERCENTILES | {"accuracy_nodes"}
     axes = Figure().add_subplot()
     panels["accuracy_nodes"](axes)
     assert list(axes.lines[1].get_ydata()) == [25, 50]
@@ -207,6 +211,38 @@ def test_a_drawing_process_says_why_it_could_not_draw(tmp_path) -> None:
 def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
     monkeypatch.setattr(Timeouts, "drawing", 0.01)
     assert make_figures(run).problem == "drawing took longer than 0 s and was ended"
+
+
+def test_percentiles_of_the_nodes_go_from_the_worst_to_the_best(run) -> None:
+    (curve,) = curves.read_runs([run])
+    worst, middle, best = map(pytest.approx, curves.percentiles_of(curve.rows, ACCURACY, (0, 50, 100)))
+    assert (worst, middle, best) == ([50, 60], [50, 60], [70, 100])
+    assert [line[0] for line in curves.percentiles_of(curve.rows, LOSS, (0, 100))] == [2.0, 1.0]
+    for metric in (ACCURACY, LOSS):
+        axes = figures.named_figure(curve, f"{metric.name}_percentiles").axes[0]
+        assert [line.get_label() for line in axes.lines] == [f"{p} %" for p in figures.PERCENTS]
+        lines = curves.percentiles_of(curve.rows, metric, figures.PERCENTS)
+        assert [list(line.get_ydata()) for line in axes.lines] == [pytest.approx(line) for line in lines]
+    with pytest.raises(BadInput, match=r"^trial: has no figure 'nodes' \(it has accuracy_rounds, "):
+        figures.named_figure(curve, "nodes")
+
+
+def test_how_often_coordinates_were_sent_is_drawn_sorted_and_in_order(run) -> None:
+    counts = {0: [0, 4, 10, 10], 1: [0, 0, 10, 20]}
+    for rank, rounds in counts.items():
+        path = path_of(run, rank, 19, COORDINATES)
+        path.parent.mkdir(parents=True)
+        save_file({name: np.array(rounds, np.int32) for name in ("rounds", "latest")}, path)
+    runs = curves.read_runs([run])
+    assert {"coordinates", "coordinates_in_order"} < figures.panels_of(runs).keys()
+    axes = figures.named_figure(runs[0], "coordinates").axes[0]
+    y = axes.lines[0].get_ydata()
+    assert (y[0], y[-1]) == (0, 75) and (np.diff(y) >= 0).all()
+    axes = figures.named_figure(runs[0], "coordinates_in_order").axes[0]
+    assert list(axes.lines[0].get_xdata()) == [0.5, 1.5, 2.5, 3.5]
+    assert list(axes.lines[0].get_ydata()) == [0, 10, 50, 75]
+    pictures = figures.plot([run, run], run / "both")
+    assert "coordinates.png" in {path.name for path in pictures}
 
 
 def test_drawing_loads_no_torch() -> None:

@@ -142,6 +142,9 @@ CASES |= {
     "top_k change": Case(lambda: [TopK(0.1, by="change")], left_out(0.1)),
     "top_k drawn": Case(lambda: [TopK([0.1, 0.3, 1.0], by="change", metadata_cap=0.5)], left_out(0.1)),
     "top_k per layer": Case(lambda: [TopK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
+    "top_k and others": Case(lambda: [TopK(0.1, relative=0.1, random=0.2)], by_norm(1.0)),
+    "top_k and rare ones": Case(lambda: [TopK(0.1, random=0.2, random_below=0.5)], by_norm(1.0)),
+    "top_k by rounds": Case(lambda: [TopK(0.1, fraction_from=((1, 0.2), (2, [0.3, 1.0])))], left_out(0.1)),
     "random_k": Case(lambda: [RandomK(0.3)], by_norm(1.0)),
     "random_k shared": Case(lambda: [RandomK(0.7, shared_mask=True)], by_norm(1.0)),
     "random_k whole at times": Case(lambda: [RandomK(0.3, whole_every=2), Qsgd()], by_norm(1.0)),
@@ -150,6 +153,7 @@ CASES |= {
     "fragments sequential": Case(
         lambda: [Fragments(2, "sequential"), Qsgd()], by_norm(1.0), parameters=two_tensors
     ),
+    "fragments of values": Case(lambda: [Fragments(fraction=0.3, start="drawn")], by_norm(1.0)),
     "threshold": Case(lambda: [Threshold(0.8)], lambda v: torch.full_like(v, 0.8)),
     "threshold relative": Case(lambda: [Threshold(0.5, relative=True)], of_norm(0.5, torch.inf)),
     "wavelet": Case(lambda: [Wavelet()], of_precision(10, 1e-10)),

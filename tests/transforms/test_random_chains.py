@@ -40,6 +40,7 @@ OPTIONS = {
         "fraction": st.one_of(fractions, st.just([0.1, 1.0])),
         "by": st.sampled_from(["magnitude", "change"]),
         "metadata_cap": st.sampled_from([0.3, 1.0]),
+        "random": st.sampled_from([0.0, 0.2]),
     },
     "uniform": {"bits": st.sampled_from([2, 8]), "rounding": st.sampled_from(["nearest", "stochastic"])},
     "wavelet": {"family": st.sampled_from(["haar", "sym2", "db4"]), "levels": st.integers(1, 5)},

@@ -13,9 +13,9 @@ from decentnode.core.payload import Form, Payload, PayloadError
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
-from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
+from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph
 from decentnode.graph.random_graphs import Regular
-from decentnode.sharing import Choco, Gossip, Jwins
+from decentnode.sharing import Choco, Gossip, Jwins, Median
 from decentnode.sharing.asynchronous.push_gossip import PushGossip
 from decentnode.testing import Lockstep
 from decentnode.transforms import (
@@ -25,6 +25,7 @@ from decentnode.transforms import (
     ChunkTopK,
     Clip,
     EliasGamma,
+    Fragments,
     RandomK,
     Rice,
     Threshold,
@@ -259,6 +260,129 @@ def test_a_coder_behind_a_selection_in_part_is_still_needed():
 def test_a_list_of_no_fractions_is_refused():
     with pytest.raises(BadInput, match=r"^transforms\[0\]: top_k needs one fraction or more$"):
         chain_of(TopK([]), n=4)
+
+
+# The other options of top_k.
+
+
+def test_the_fraction_changes_from_a_round_on():
+    transform = TopK(0.1, fraction_from=((3, 0.2), (5, [0.5, 1.0])), metadata_cap=0.8)
+    chain = chain_of(transform, n=100)
+    sizes = [chain.encode(random(100), Context(7, round, 0))["values"].numel() for round in range(60)]
+    assert sizes[:5] == [10, 10, 10, 20, 20]
+    assert set(sizes[5:]) == {50, 100}, "of several fractions one is drawn in each round"
+    for rounds in ((5, 3), (3, 3)):
+        with pytest.raises(BadInput, match="fraction_from: must have its rounds in ascending order, not"):
+            TopK(0.1, fraction_from=tuple((round, 0.2) for round in rounds))
+
+
+@pytest.mark.parametrize("by", ["magnitude", "change"])
+def test_relative_ranks_by_the_change_over_the_value(by):
+    """|x_i - h_i| / (|x_i| + e)."""
+    x, h = random(50), random(50, seed=1)
+    chain = Chain([TopK(0.2, by=by, relative=0.1)], 50, F64)
+    chain.begin(h)
+    score = (x - (h if by == "change" else 0)).abs() / (x.abs() + 0.1)
+    expected = np.sort(np.argsort(-score.numpy(), kind="stable")[:10])
+    assert chain.encode(x, CONTEXT)["indices"].tolist() == expected.tolist()
+
+
+def test_random_values_are_sent_in_addition_each_once():
+    x = random(200)
+    largest_ones, _ = sent(TopK(0.1), x)
+    counts = np.zeros(200)
+    for round in range(400):
+        indices, values = sent(TopK(0.1, random=0.2), x, context=Context(1, round, 3))
+        assert len(indices) == 20 + 40 and indices == sorted(set(indices))
+        assert set(largest_ones) <= set(indices) and torch.equal(values, x[indices])
+        counts[indices] += 1
+    others = np.delete(counts, largest_ones)
+    # Each of the 180 others in 2 of 9 rounds; five standard deviations.
+    assert abs(others - 400 * 40 / 180).max() < 5 * math.sqrt(400 * 2 / 9 * 7 / 9)
+    all_of_them, _ = sent(TopK(0.1, random=1.0), x)
+    assert all_of_them == [*range(200)]
+
+
+def test_only_values_that_were_sent_too_rarely_are_drawn():
+    """Beside round 1 / b, those sent in fewer than b r of r rounds; the draw is that of `random`."""
+    n, b = 40, 0.25
+    chain = chain_of(TopK(0.1, by="magnitude", random=0.1, random_below=b), n=n)
+    x, times = random(n), np.zeros(n, int)
+    top = np.sort(np.argsort(-x.abs().numpy(), kind="stable")[:4])
+    added = []
+    for round in range(60):
+        times[top] += 1
+        rare = [i for i in range(n) if times[i] < b * round and i not in top] if round * b > 1 else []
+        context = Context(5, round, 2)
+        drawn = context.generator("top_k_random").choice(len(rare), min(4, len(rare)), replace=False)
+        times[np.array(rare, int)[drawn]] += 1
+        added.append(len(drawn))
+        expected = sorted([*top, *np.array(rare, int)[drawn]])
+        assert chain.encode(x, context)["indices"].tolist() == expected
+    assert added[:5] == [0] * 5 and max(added) == 4
+    # A tenth in addition is too little for a quarter of the rounds, but all get turns.
+    assert times.min() > 0
+    with pytest.raises(BadInput, match="random_below: is for the values that `random` adds"):
+        TopK(random_below=0.1)
+
+
+# fragments of values.
+
+
+@pytest.mark.parametrize(("part", "n", "size"), [(0.1, 25, 3), (0.3, 10, 3), (0.5, 7, 4), (1.0, 5, 5)])
+def test_fragments_of_values_are_blocks_by_turns(part, n, size):
+    chain, x = chain_of(Fragments(fraction=part), n=n), random(n)
+    number = math.ceil(n / size)
+    for round in range(2 * number):
+        first = round % number * size
+        payload = chain.encode(x, Context(0, round, 4))
+        assert torch.equal(payload["values"], x[first : first + size])
+        decoded = chain.decode(payload, Context(0, round, 4))
+        assert torch.equal(decoded[first : first + size], x[first : first + size])
+        assert decoded.count_nonzero() == payload["values"].numel()
+    assert len(chain.turns) == number
+
+
+def test_each_node_begins_with_a_fragment_of_its_own():
+    chain, x = chain_of(Fragments(fraction=0.1, start="drawn"), n=100), random(100)
+    starts = []
+    for sender in range(40):
+        firsts = []
+        for round in range(10):
+            context = Context(3, round, sender)
+            payload = chain.encode(x, context)
+            decoded = chain.decode(payload, context.filled_with(torch.zeros(100, dtype=F64)))
+            firsts.append(int(decoded.nonzero()[0]) // 10)
+        assert firsts == [(firsts[0] + round) % 10 for round in range(10)]
+        starts.append(firsts[0])
+    assert len(set(starts)) > 5
+    assert not chain.same_coordinates and len(chain.turns) == 1
+
+
+def test_fragments_need_a_count_or_a_fraction():
+    for options in ({}, {"count": 2, "fraction": 0.5}):
+        with pytest.raises(BadInput, match="count: give either count, of layers, or fraction"):
+            Fragments(**options)
+
+
+@pytest.mark.parametrize("weights", [MetropolisHastings(), Uniform()])
+def test_with_sent_a_coordinate_is_averaged_over_those_that_sent_it(weights):
+    """x_i <- sum_j w_ij s_j y_j / sum_j w_ij s_j, where s_j is 1 where j sent it and at i itself."""
+    n, d = 6, 40
+    network = Lockstep(
+        lambda: Gossip(fill="sent"), Ring(n), random(n, d), lambda: (TopK(0.3, by="magnitude"),), weights
+    )
+    w = WeightedGraph(Ring(n), weights).matrix()
+    for _ in range(3):
+        x = network.models.numpy()
+        s = np.zeros((n, d))
+        np.put_along_axis(s, np.argsort(-np.abs(x), kind="stable")[:, :12], 1, 1)
+        s = np.where(np.eye(n)[:, :, None], 1, s[None])  # at i, of j
+        total = np.einsum("ij,ijk->ik", w, s)
+        expected = np.einsum("ij,ijk,jk->ik", w, s, x) / total
+        assert np.allclose(network.run(1).numpy(), expected, rtol=0, atol=1e-12)
+    with pytest.raises(BadInput, match="fill: sent is for a weighted mean, which median is not; use own"):
+        Median(fill="sent")
 
 
 # chunk_top_k.

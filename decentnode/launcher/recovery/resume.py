@@ -22,6 +22,8 @@ from decentnode.core.registry import import_from
 from decentnode.core.streams import print_line
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.formats import transcript
+from decentnode.formats.model_files import COORDINATES
+from decentnode.formats.model_files import FOLDER as MODELS
 from decentnode.formats.reader import (
     NOT_OURS,
     SCHEMA,
@@ -40,7 +42,7 @@ from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference
-from decentnode.node.recording import model_records
+from decentnode.node.recording import tensor_records
 from decentnode.options import Effect
 
 MOST_SHOWN = 5
@@ -199,7 +201,8 @@ class ResumePlan:
         for path in record_files(self.run_dir):
             cut_back(path, last)
         for rank in ranks:
-            model_records.cut_back(self.run_dir, rank, last)
+            for folder in (MODELS, COORDINATES):
+                tensor_records.cut_back(self.run_dir, rank, last, folder)
             transcript.cut_back(self.run_dir, rank, last)
             for round in checkpoint.rounds(directory, rank):
                 if round > last:

@@ -23,11 +23,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy import linspace
 
-from decentnode.core.text import counted
+from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput, ExitCode
 from decentnode.formats.metrics import LOCAL, LOSS, Metric
 from decentnode.formats.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
 from decentnode.formats.reader import StrPath
+from decentnode.results.coordinates import PERCENTS as COORDINATE_PERCENTS
 from decentnode.results.curves import (
     MANY_NODES,
     ROUNDS,
@@ -38,6 +39,7 @@ from decentnode.results.curves import (
     chosen_metric,
     different_datasets,
     last_values,
+    percentiles_of,
     read_runs,
     seconds_axis,
     spread_of,
@@ -78,6 +80,9 @@ THUMBNAIL: dict[Any, Any] = {
 STD, RANGE, AVERAGE = "± standard deviation", "lowest to highest", "average model"
 QUARTILES, NEARLY_ALL, MEAN_OF_MANY = "25 to 75 % of the nodes", "5 to 95 %", "mean"
 """Names of the parts of a curve in the legend; the second line has those of many nodes."""
+ALONE = ("_percentiles", "coordinates", "coordinates_in_order")
+"""Ends of the names of panels that have pictures of their own, and no place in the overview."""
+PERCENTS = (0, 10, 25, 50, 75, 90, 100)
 LOSS_COSTS = ("loss_bytes", "loss_seconds")
 Panel = Callable[[Axes], None]
 
@@ -146,6 +151,11 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
         panels["labels" if table.labels else "samples"] = lambda axes: _draw_partition(axes, table)
     elif tested:
         panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs)
+    if len(runs) == 1 and len(tested) == 1 and len(runs[0].rows[-1].ranks) > 1:
+        panels |= {f"{m.name}_percentiles": _percentiles(runs[0], m) for m in (tested[0].headline, LOSS)}
+    if any(run.sent_shares for run in runs):
+        panels["coordinates"] = _coordinates(runs)
+        panels["coordinates_in_order"] = _coordinates_in_order(runs)
     return panels
 
 
@@ -155,6 +165,7 @@ def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     # The overview has room for six panels.
     shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
     shown = [name for name in shown if not name.startswith(LOCAL) or runs[0].headline.is_of_local]
+    shown = [name for name in shown if not name.endswith(ALONE)]
     for place, name in enumerate(shown):
         panels[name](figure.add_subplot(2, 3, place + 1))
     figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
@@ -452,6 +463,76 @@ def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
     some = {over for run in runs if run.rows and (over := run.rows[-1].mean_over)}
     of = "every node" if not some else some.pop() if len(some) == 1 else "the tested nodes"
     axes.set_title(f"{headline.words.capitalize()} of {of} at the end")
+
+
+def _percentiles(run: RunCurves, metric: Metric) -> Panel:
+    """Percentiles over the nodes by round; 0 is the worst node, 100 the best one."""
+
+    def draw(axes: Axes) -> None:
+        rounds = ROUNDS.values(run.rows)
+        colors = matplotlib.colormaps["viridis"](linspace(0.0, 0.9, len(PERCENTS)))
+        lines = percentiles_of(run.rows, metric, PERCENTS)
+        marker = "o" if len(rounds) == 1 else ""
+        for percent, values, color in zip(PERCENTS, lines, colors, strict=True):
+            axes.plot(rounds, values, color=color, linewidth=1.5, marker=marker, label=f"{percent} %")
+        axes.set(xlabel=ROUNDS.label, ylabel=_label(metric))
+        axes.xaxis.set_major_locator(_locator(ROUNDS))
+        axes.legend(title="nodes", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.set_title(f"{metric.words.capitalize()}: percentiles of the nodes")
+
+    return draw
+
+
+def _coordinates(runs: Sequence[RunCurves]) -> Panel:
+    """How often coordinates were sent, the most seldom ones first; the band is over nodes."""
+
+    def draw(axes: Axes) -> None:
+        for style in styled(runs):
+            if (shares := style.run.sent_shares) is None:
+                continue
+            of_nodes = shares.percentiles
+            axes.plot(
+                COORDINATE_PERCENTS,
+                of_nodes.mean(0),
+                color=style.color,
+                label=style.name or "mean of the nodes",
+            )
+            low, high = of_nodes.min(0), of_nodes.max(0)
+            axes.fill_between(
+                COORDINATE_PERCENTS, low, high, color=style.color, alpha=RANGE_ALPHA, linewidth=0, label=RANGE
+            )
+        axes.set(xlabel="coordinates, most seldom to most often (%)", xlim=(0, 100), ylim=(0, None))
+        axes.set(ylabel="rounds in which they were sent (%)")
+        axes.set_title("How often coordinates were sent")
+
+    return draw
+
+
+def _coordinates_in_order(runs: Sequence[RunCurves]) -> Panel:
+    """How often coordinates were sent, in their order in the model or in the basis."""
+
+    def draw(axes: Axes) -> None:
+        for style in styled(runs):
+            if (shares := style.run.sent_shares) is None:
+                continue
+            places = [shares.per_place * (i + 0.5) for i in range(len(shares.places))]
+            axes.plot(
+                places, shares.places, color=style.color, linestyle="", marker=".", markersize=2.5,
+                label=style.name or "mean of the nodes",
+            )  # fmt: skip
+        axes.set(xlabel="coordinate", ylabel="rounds in which it was sent (%)", ylim=(0, None))
+        axes.set_title("How often each coordinate was sent")
+
+    return draw
+
+
+def named_figure(run: RunCurves, name: str) -> NotebookFigure:
+    """Returns a figure by its name among the panels; raises BadInput where the run has none of that name."""
+    panels = panels_of([run])
+    if name not in panels:
+        raise BadInput(f"{run.name}: has no figure {quoted(name)} (it has {', '.join(panels)})")
+    with drawing_style():
+        return single([run], panels[name])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Fragments of the model, one in each round."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError
 from decentnode.core.registry import TRANSFORMS
+from decentnode.core.rng import generator
 from decentnode.core.text import counted
 from decentnode.core.vector import Entry
 from decentnode.errors import BadInput
-from decentnode.options import Positive
+from decentnode.options import Fraction, Positive
 from decentnode.transforms.base import VALUES, VECTOR, Context, Transform, Turn
 
 
@@ -27,6 +29,10 @@ class Fragments(Transform):
     layers or one more. A layer is what has one name up to its first number, such as `blocks.3`, or one module
     where there is no number (`ParameterLayout.layers`).
 
+    With `fraction` in place of `count` a fragment is a block of ceil(fraction d) consecutive values, and the
+    last one has the rest. With `start: drawn` each node begins with a fragment of its own, drawn by the seed,
+    so nodes send different fragments in a round.
+
     An outer optimizer of the scheme makes its step in the fragment of the round alone. So each fragment has
     moments of its own, and its gradient is what has changed since the round that sent it last.
     """
@@ -36,48 +42,75 @@ class Fragments(Transform):
     wire: ClassVar = "b d_p, d_p the values of the fragment; 8 more where fragments differ in size"
     lossless = True
 
-    count: Positive
+    count: Positive | None = None
+    """The number of fragments of layers."""
     order: Literal["strided", "sequential"] = "strided"
+    fraction: Fraction | None = None
+    """The part of all values in each fragment, in place of `count`."""
+    start: Literal["same", "drawn"] = "same"
+    """The fragment that a node begins with: the first, or one that is drawn."""
     _turns: tuple[Turn, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.fraction is None):
+            raise BadInput.at("count", "give either count, of layers, or fraction, of consecutive values")
 
     @property
     def same_coordinates(self) -> bool:
-        return True
+        return self.start == "same" or not self.counts_rounds
 
     @property
     def counts_rounds(self) -> bool:
-        return self.count > 1
+        return self.count != 1 and self.fraction != 1
 
     @property
     def least_layers(self) -> int:
-        return self.count
+        return self.count or 1
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        return self._turns
+        return self._turns if self.same_coordinates else ()
 
     def layout(self, input_layout: Layout) -> Layout:
-        if self.parameters is None or self.parameters.numel != self.dimension:
-            raise BadInput("needs the layers of the model, which a transform before it mixes; put it first")
-        layers = list(self.parameters.layers.values())
-        if self.count > len(layers):
-            what = f"divides a model of {counted(len(layers), 'layer')} into {self.count} fragments"
-            raise BadInput(f"{what}; use count: {len(layers)} at most")
-        parts = [layers[p :: self.count] for p in range(self.count)]
-        if self.order == "sequential":
-            parts = [layers[part] for part in even_parts(len(layers), self.count)]
-        self._turns = tuple(_parts_of(entry for layer in part for entry in layer) for part in parts)
+        self._turns = self._blocks() if self.count is None else self._layers(self.count)
         sizes = [sum(part.stop - part.start for part in turn) for turn in self._turns]
         values = Field(VALUES, input_layout.fields[0].dtype, max(sizes), variable=len(set(sizes)) > 1)
         return Layout((values,), self.emits)
 
+    def _blocks(self) -> tuple[Turn, ...]:
+        """The fragments of consecutive values."""
+        size = max(1, math.ceil((self.fraction or 1.0) * self.dimension))
+        firsts = range(0, max(1, self.dimension), size)
+        return tuple((slice(first, min(first + size, self.dimension)),) for first in firsts)
+
+    def _layers(self, number: int) -> tuple[Turn, ...]:
+        """So many fragments of layers."""
+        if self.parameters is None or self.parameters.numel != self.dimension:
+            raise BadInput("needs the layers of the model, which a transform before it mixes; put it first")
+        layers = list(self.parameters.layers.values())
+        if number > len(layers):
+            what = f"divides a model of {counted(len(layers), 'layer')} into {number} fragments"
+            raise BadInput(f"{what}; use count: {len(layers)} at most")
+        parts = [layers[p::number] for p in range(number)]
+        if self.order == "sequential":
+            parts = [layers[part] for part in even_parts(len(layers), number)]
+        return tuple(_parts_of(entry for layer in part for entry in layer) for part in parts)
+
+    def _turn(self, context: Context) -> Turn:
+        """The fragment that a sender sends in a round."""
+        number = len(self._turns)
+        first = 0
+        if not self.same_coordinates:
+            first = int(generator(context.seed, "fragments", context.sender).integers(number))
+        return self._turns[(context.round + first) % number]
+
     def encode(self, payload: Payload, context: Context) -> Payload:
-        turn = self._turns[context.round % self.count]
+        turn = self._turn(context)
         return Payload.of(self.output_layout, {VALUES: joined(payload[VECTOR], turn)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent."""
-        values, turn = payload[VALUES], self._turns[context.round % self.count]
+        values, turn = payload[VALUES], self._turn(context)
         fragments = divided(values, turn)
         (dense,) = self.input_layout.fields
         if context.fill is None:
