@@ -181,14 +181,12 @@ class ImageFolder(Images):
         check_pillow("image_folder")
         directory = self.directory()
         classes = sorted(folder.name for folder in class_folders(directory / "train"))
-        return [self._listed(part, classes) for part in (directory / "train", self._test(directory))], len(
-            classes
-        )
+        parts = [self._listed(part, classes) for part in (directory / "train", self._test(directory))]
+        return parts, len(classes)
 
-    def _decoded(self, part: ListedImages) -> Tensor:
-        return self.decoded(
-            len(part.files), lambda i: self.square(part.files[i], str(part.files[i])), part.contents
-        )
+    def _decoded(self, images: ListedImages) -> Tensor:
+        files = images.files
+        return self.decoded(len(files), lambda i: self.square(files[i], str(files[i])), images.contents)
 
     def _listed(self, folder: Path, classes: Sequence[str]) -> ListedImages:
         files, labels = list[Path](), list[int]()

@@ -137,29 +137,31 @@ class Parallel(Dataset):
 
     def _prepare(self, folder: Path, file_pairs: list[list[TextFile]]) -> None:
         """Writes the tokenizer, and the ids of both parts."""
-        source, target, *_ = file_pairs[0]
-        tokenizer = self.trained_tokenizer(folder / TOKENIZER, source, target)
+        tokenizer = self.trained_tokenizer(folder / TOKENIZER, file_pairs[0][0], file_pairs[0][1])
         for part, (source, target, *_) in zip(("train", "test"), file_pairs, strict=True):
             rows = self.write_ids(folder / part, tokenizer, source, target)
             self.write_rows(folder / part, rows, source)
 
-    def trained_tokenizer(self, file: Path, source: TextFile, target: TextFile, threads: bool = False) -> Any:
-        """Trains the tokenizer of both languages, and writes it to a file; `threads` as for `trained`."""
-        tokenizer = byte_pairs.trained(chain(source.texts(), target.texts()), self.vocabulary, threads)
-        write_durably(file, [tokenizer.to_str().encode()])
+    def trained_tokenizer(
+        self, path: Path, source_file: TextFile, target_file: TextFile, threads: bool = False
+    ) -> Any:
+        """Trains the tokenizer of both languages, and writes it; `threads` as for `byte_pairs.trained`."""
+        texts = chain(source_file.texts(), target_file.texts())
+        tokenizer = byte_pairs.trained(texts, self.vocabulary, threads)
+        write_durably(path, [tokenizer.to_str().encode()])
         return tokenizer
 
-    def write_ids(self, stem: Path, tokenizer: Any, source: TextFile, target: TextFile) -> Rows:
+    def write_ids(self, stem: Path, tokenizer: Any, source_file: TextFile, target_file: TextFile) -> Rows:
         """Writes the ids of all pairs; returns lengths of source and target, and the line, of each."""
         rows = list[tuple[int, int, int]]()
-        write_durably(stem.with_suffix(".ids"), self._ids(tokenizer, source, target, rows=rows))
+        write_durably(stem.with_suffix(".ids"), self._ids(tokenizer, source_file, target_file, rows=rows))
         return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
     @staticmethod
-    def write_rows(stem: Path, rows: Rows, source: TextFile) -> None:
+    def write_rows(stem: Path, rows: Rows, source_file: TextFile) -> None:
         """Writes what `write_ids` returned; raises DatasetError where there is no pair."""
         if not len(rows):
-            raise DatasetError.at("dataset.path", f"{source.path}: has no sentence with a translation")
+            raise DatasetError.at("dataset.path", f"{source_file.path}: has no sentence with a translation")
         table = io.BytesIO()
         np.save(table, rows)
         write_durably(stem.with_suffix(".npy"), [table.getbuffer()])

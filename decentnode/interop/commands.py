@@ -205,9 +205,9 @@ def export(
 
 def complete_prepared(typed: str) -> list[str]:
     """Returns the data sets that begin with what was typed."""
-    from decentnode.interop.preparation.data_sets import READERS
+    from decentnode.interop.preparation.data_sets import DATA_SETS
 
-    return [name for name in READERS if name.startswith(typed)]
+    return [name for name in DATA_SETS if name.startswith(typed)]
 
 
 @app.command(

@@ -24,7 +24,7 @@ from decentnode.datasets.base import Source
 from decentnode.datasets.text import Tokens
 from decentnode.errors import BadInput, ExitCode
 from decentnode.interop.preparation import imagenet, openwebtext, raw_files, wmt14
-from decentnode.interop.preparation.parts import WORK, Part, PartFailed, Preparation
+from decentnode.interop.preparation.parts import WORK, PartFailed, Preparation, WorkPart
 
 RUNNER = CliRunner()
 CLASSES = {"n01440764": (250, 10, 10), "n01443537": (10, 250, 10), "n01484850": (10, 10, 250)}
@@ -204,7 +204,7 @@ def test_a_folder_has_one_preparation_at_a_time(tmp_path):
     ):
         pass
     with pytest.raises(PartFailed, match="first: its process ended with exit code 1; run the command again"):
-        Preparation(tmp_path, 1).make("step", [Part("first", partial(int, "x"))], "part")
+        Preparation(tmp_path, 1).make("step", [WorkPart("first", partial(int, "x"))], "part")
 
 
 ENGLISH = [
@@ -241,7 +241,7 @@ def segments(texts, kind):
 def write_wmt14(folder, other, pair):
     """The archives of the corpora, each with the same lines, and of the test set."""
     folder.mkdir()
-    for corpus in pair.corpora:
+    for corpus in pair.texts:
         texts = {"en": lines(ENGLISH), other: lines(GERMAN)}
         files = {
             f"{corpus.files}.{language}{corpus.packed}": gzip.compress(text) if corpus.packed else text
@@ -267,12 +267,12 @@ def test_wmt14_becomes_texts_and_ids_as_the_data_set_makes_them(tmp_path, monkey
     words = ("wmt14", folder, f"target={other}", "vocabulary=300", "--unchecked", "--processes", 2)
     code, output = call(*words)
     assert code == 0, output
-    count = len(pair.corpora) * len(ENGLISH)
+    count = len(pair.texts) * len(ENGLISH)
     # Every fifth line of all corpora; the third of each has no translation.
     numbers = [n for n in range(1, count + 1) if (n - 1) % len(ENGLISH) != 2]
     valid = [n for n in numbers if n % 5 == 0]
     assert f"train: {len(numbers) - len(valid)} pairs" in output and f"valid: {len(valid)} pairs" in output
-    assert f"test: {len(ENGLISH) - 2} pairs" in output and "dataset.valid=test measures BLEU" in output
+    assert f"test: {len(ENGLISH) - 2} pairs" in output and "valid: test measures BLEU" in output
     clean = ["The cat sat.", "A dog ran off", "", "soft", *ENGLISH[4:]]
     assert (folder / "valid.en").read_text().splitlines() == [clean[(n - 1) % len(clean)] for n in valid]
     assert (folder / f"test.{other}").read_text().splitlines() == [

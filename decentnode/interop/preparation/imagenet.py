@@ -5,19 +5,21 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import numpy as np
 
+from decentnode.cli.download import made
 from decentnode.core.atomic_files import sync_folder, write_durably
 from decentnode.core.text import counted
 from decentnode.datasets.base import Source
 from decentnode.datasets.download import name_of_file
 from decentnode.datasets.image_folder import ImageFolder, ListedImages, check_space, class_folders, is_whole
 from decentnode.errors import BadInput
-from decentnode.interop.preparation.parts import Part, Preparation
+from decentnode.interop.preparation.parts import Preparation, PreparedFiles, WorkPart
 from decentnode.interop.preparation.raw_files import check_sums, files_in, found, missing, opened_tar
 
 ADDRESS = "https://image-net.org/data/ILSVRC/2012"
@@ -33,9 +35,10 @@ BLOCK = 512
 """Images that a part unpacks or decodes."""
 
 
-def prepare(preparation: Preparation, dataset: ImageFolder) -> list[str]:
-    """Unpacks the archives, and decodes all images into the file that nodes map; returns what it made."""
+def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
+    """Unpacks the archives, and decodes all images into the file that nodes map."""
     folder = preparation.folder
+    dataset = replace(cast(ImageFolder, made("image_folder", options)), path=str(folder))
     needed = [*_needed(folder, "train", [TRAIN]), *_needed(folder, "val", [VALIDATION, LABELS])]
     check_sums(preparation, needed)
     if TRAIN in needed:
@@ -48,7 +51,7 @@ def prepare(preparation: Preparation, dataset: ImageFolder) -> list[str]:
     for images in listed:
         file = _decode(preparation, dataset, images)
         lines.append(f"{images.part}: {counted(len(images.files), 'image')} of {classes} classes, in {file}")
-    return lines
+    return PreparedFiles("image_folder", {}, "resnet50_imagenet_all_reduce", lines)
 
 
 def _needed(folder: Path, part: str, sources: Sequence[Source]) -> list[Source]:
@@ -66,7 +69,7 @@ def _needed(folder: Path, part: str, sources: Sequence[Source]) -> list[Source]:
     return list(sources)
 
 
-def _class_parts(archive: Path, train: Path) -> list[Part]:
+def _class_parts(archive: Path, train: Path) -> list[WorkPart]:
     """A part for each class whose folder is missing: the archive has an archive for each class."""
     parts = []
     train.mkdir(exist_ok=True)
@@ -74,7 +77,9 @@ def _class_parts(archive: Path, train: Path) -> list[Part]:
         for name, member in files_in(tar):
             folder = train / PurePosixPath(name).stem
             if name.endswith(".tar") and not folder.is_dir():
-                parts.append(Part(str(folder), partial(_unpack_class, archive, member.offset_data, folder)))
+                parts.append(
+                    WorkPart(str(folder), partial(_unpack_class, archive, member.offset_data, folder))
+                )
     return parts
 
 
@@ -94,7 +99,7 @@ def _unpack_class(archive: Path, offset: int, folder: Path) -> None:
 def _unpack_validation(preparation: Preparation, archive: Path, labels: Path) -> None:
     """Unpacks the images to validate with into the folders of their classes, which the labels tell."""
     classes = _classes(labels)
-    unpacking, images = preparation.folder / f"{UNPACKING}val", list[_Packed]()
+    unpacking, images = preparation.folder / f"{UNPACKING}val", list[_PackedImage]()
     for name in {*classes}:
         (unpacking / name).mkdir(parents=True, exist_ok=True)
     with opened_tar(archive) as tar:
@@ -104,9 +109,9 @@ def _unpack_validation(preparation: Preparation, archive: Path, labels: Path) ->
                 raise BadInput(f"{archive}: {name} is none of the {len(classes)} images that {labels} names")
             file = unpacking / classes[int(number[1]) - 1] / name
             if not file.is_file():
-                images.append(_Packed(file, member.offset_data, member.size))
+                images.append(_PackedImage(file, member.offset_data, member.size))
     parts = [
-        Part(str(images[start].file), partial(_unpack, archive, some), len(some))
+        WorkPart(str(images[start].file), partial(_unpack, archive, some), len(some))
         for start in range(0, len(images), BLOCK)
         if (some := images[start : start + BLOCK])
     ]
@@ -116,7 +121,7 @@ def _unpack_validation(preparation: Preparation, archive: Path, labels: Path) ->
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _PackedImage:
     """An image in an archive, and the file that it becomes."""
 
     file: Path
@@ -124,7 +129,7 @@ class _Packed:
     size: int
 
 
-def _unpack(archive: Path, images: Sequence[_Packed]) -> None:
+def _unpack(archive: Path, images: Sequence[_PackedImage]) -> None:
     with archive.open("rb") as opened:
         for image in images:
             opened.seek(image.offset)
@@ -172,7 +177,7 @@ def _decode(preparation: Preparation, dataset: ImageFolder, images: ListedImages
             opened.truncate(size)
     check_space(file.parent, shape, there=min(size, making.stat().st_blocks * 512))
     parts = [
-        Part(f"images from {start} on", partial(_decode_block, dataset, images, making, start), len(some))
+        WorkPart(f"images from {start} on", partial(_decode_block, dataset, images, making, start), len(some))
         for start in range(0, shape[0], BLOCK)
         if (some := images.files[start : start + BLOCK])
     ]

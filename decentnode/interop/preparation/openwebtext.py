@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.cli.download import made
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import counted
 from decentnode.datasets import byte_pairs
@@ -23,7 +24,7 @@ from decentnode.datasets.download import name_of_file
 from decentnode.datasets.prepared_files import in_groups
 from decentnode.datasets.text import TOKENS
 from decentnode.errors import BadInput
-from decentnode.interop.preparation.parts import Part, Preparation
+from decentnode.interop.preparation.parts import Preparation, PreparedFiles, WorkPart
 from decentnode.interop.preparation.raw_files import blocks, check_sums, files_in, found, missing, opened_tar
 
 ARCHIVE = Source(
@@ -43,8 +44,9 @@ DOCUMENTS = 1000
 """Documents that are tokenized at a time."""
 
 
-def prepare(preparation: Preparation) -> list[str]:
-    """Makes train.bin and val.bin; returns what it made."""
+def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
+    """Makes train.bin and val.bin."""
+    made("tokens", options)  # these options change no file, but must be right
     folder, work = preparation.folder, preparation.work
     files = [folder / "train.bin", folder / "val.bin"]
     if not all(file.is_file() for file in files):
@@ -57,15 +59,16 @@ def prepare(preparation: Preparation) -> list[str]:
         for number, file in enumerate(raw):
             status = file.stat()
             make = partial(_tokenize, folder / name_of_file(MERGES), file, pieces / f"{number:05}")
-            parts.append(Part(f"{number} {file.name} {status.st_size} {status.st_mtime_ns}", make))
+            parts.append(WorkPart(f"{number} {file.name} {status.st_size} {status.st_mtime_ns}", make))
         preparation.make("tokens", parts, "file", pieces / "made")
         stems = [pieces / f"{number:05}" for number in range(len(raw))]
-        joins = [Part(str(file), partial(_join, stems, file)) for file in files if not file.is_file()]
+        joins = [WorkPart(str(file), partial(_join, stems, file)) for file in files if not file.is_file()]
         preparation.make("joined", joins, "file")
         shutil.rmtree(pieces)
         shutil.rmtree(work / FOLDER, ignore_errors=True)
     size = TOKENS[16].itemsize
-    return [f"{file.name}: {counted(file.stat().st_size // size, 'token')}" for file in files]
+    lines = [f"{file.name}: {counted(file.stat().st_size // size, 'token')}" for file in files]
+    return PreparedFiles("tokens", {}, "gpt2_all_reduce", lines)
 
 
 def _raw(preparation: Preparation) -> list[Path]:
@@ -86,7 +89,7 @@ def _raw(preparation: Preparation) -> list[Path]:
     for archive in archives:
         status = archive.stat()
         name = f"{archive.name} {status.st_size} {status.st_mtime_ns}"
-        parts.append(Part(name, partial(_unpack, archive, unpacked)))
+        parts.append(WorkPart(name, partial(_unpack, archive, unpacked)))
     preparation.make("unpacked", parts, "archive", unpacked / "made")
     return sorted(unpacked.glob(SUBSETS))
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ class PartFailed(DecentnodeError):
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     """What one process makes; it leaves nothing that could be taken for whole when it is interrupted."""
 
     name: str
@@ -41,6 +41,20 @@ class Part:
     make: Callable[[], object]
     size: int = 1
     """Its share of the progress bar, in the unit of the step."""
+
+
+@dataclass(frozen=True)
+class PreparedFiles:
+    """What a preparation has made."""
+
+    reader: str
+    """The data set that reads it."""
+    options: Mapping[str, str]
+    """The options of the data set, apart from its path and those that were given."""
+    experiment: str
+    """A shipped configuration that reads it."""
+    lines: Sequence[str]
+    """What is there, to be printed."""
 
 
 class Preparation:
@@ -68,7 +82,7 @@ class Preparation:
                 raise BadInput(f"{self.folder}: another process prepares it; wait for its end") from error
             yield
 
-    def make(self, title: str, parts: Sequence[Part], unit: str, record: Path | None = None) -> None:
+    def make(self, title: str, parts: Sequence[WorkPart], unit: str, record: Path | None = None) -> None:
         """Makes parts in parallel, and shows how many of a unit; raises BadInput or PartFailed.
 
         `record`: the file with the names of those that are made, which are not made again.
@@ -78,11 +92,11 @@ class Preparation:
         if not parts:
             return
         end_thread_pools()
-        workers, waiting = list[_Worker](), [*range(len(parts))][::-1]
+        workers, waiting = list[_PartWorker](), [*range(len(parts))][::-1]
         try:
             # Before the progress bar, whose thread would not survive a fork.
             for _ in range(min(self._processes, len(parts))):
-                workers.append(_Worker(parts))
+                workers.append(_PartWorker(parts))
             with _progress_bar(title, sum(part.size for part in parts)) as advance:
                 for worker in workers:
                     worker.order(waiting.pop())
@@ -101,12 +115,12 @@ class Preparation:
         print_line(f"{title}: done, {counted(sum(part.size for part in parts), unit)}")
 
 
-class _Worker:
+class _PartWorker:
     """A process that makes one part after the other, as it is ordered."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WorkPart]) -> None:
         self._parts = parts
-        self.part: Part | None = None
+        self.part: WorkPart | None = None
         """What it makes now."""
         self._process = ForkedProcess(partial(_work, parts, os.getpid()), down=1, up=1)
         self._orders, self.answers = self._process.ends
@@ -118,7 +132,7 @@ class _Worker:
         with suppress(BrokenPipeError):
             os.write(self._orders, number.to_bytes(ORDER))
 
-    def answer(self) -> Part:
+    def answer(self) -> WorkPart:
         """Returns the part that is made now; raises BadInput or PartFailed."""
         assert self.part is not None
         part, answer = self.part, os.read(self.answers, MOST_BYTES)
@@ -140,7 +154,7 @@ class _Worker:
         self._process.close_ends()
 
 
-def _work(parts: Sequence[Part], parent: int, orders: int, answers: int) -> int:
+def _work(parts: Sequence[WorkPart], parent: int, orders: int, answers: int) -> int:
     # First: it must not outlive a parent that dies now.
     die_with(parent)
     # A signal may go to all processes of a terminal, but only the parent ends this one.
@@ -151,7 +165,7 @@ def _work(parts: Sequence[Part], parent: int, orders: int, answers: int) -> int:
     return 0
 
 
-def _outcome(part: Part) -> bytes:
+def _outcome(part: WorkPart) -> bytes:
     """Makes a part; returns the exit code of its error, and the text."""
     try:
         part.make()

@@ -14,7 +14,7 @@ from decentnode.core.text import readable_bytes
 from decentnode.datasets.base import Source
 from decentnode.datasets.download import BLOCK, is_right, name_of_file
 from decentnode.errors import BadInput
-from decentnode.interop.preparation.parts import Part, Preparation
+from decentnode.interop.preparation.parts import Preparation, WorkPart
 
 CHECKED = "checked"
 """The file, in the folder of the work, with a line for each raw file whose checksum is right."""
@@ -41,7 +41,7 @@ def check_sums(preparation: Preparation, sources: Sequence[Source]) -> None:
     if not preparation.checks_sums:
         return
     parts = [
-        Part(_state(file, source), partial(_check, file, source))
+        WorkPart(_state(file, source), partial(_check, file, source))
         for source in sources
         if (file := found(preparation.folder, source))
     ]
@@ -83,7 +83,7 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
             yield name, member
 
 
-def blocks(file: IO[bytes]) -> Iterator[bytes]:
+def blocks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     """The content of a file, in pieces."""
     while block := file.read(BLOCK):
         yield block

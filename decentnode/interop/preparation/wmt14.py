@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from decentnode.cli.download import made
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import counted
 from decentnode.datasets import byte_pairs
@@ -26,7 +27,7 @@ from decentnode.datasets.download import name_of_file
 from decentnode.datasets.parallel import TOKENIZER, Parallel
 from decentnode.datasets.prepared_files import TextFile, prepared
 from decentnode.errors import BadInput
-from decentnode.interop.preparation.parts import Part, Preparation
+from decentnode.interop.preparation.parts import Preparation, PreparedFiles, WorkPart
 from decentnode.interop.preparation.raw_files import (
     blocks,
     check_sums,
@@ -50,8 +51,8 @@ SEGMENT = re.compile(rb"<seg[^>]*>(.*?)</seg>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """An archive, and the texts of two languages in it."""
+class RawTexts:
+    """A corpus: its archive, and the texts of two languages in it."""
 
     source: Source
     files: str
@@ -64,7 +65,7 @@ EUROPARL = Source(
     f"{ADDRESS}/wmt13/training-parallel-europarl-v7.tgz", 657_632_379,
     "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
 )  # fmt: skip
-COMMON_CRAWL = Source(
+CRAWL = Source(
     f"{ADDRESS}/wmt13/training-parallel-commoncrawl.tgz", 918_311_367,
     "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
 )  # fmt: skip
@@ -87,43 +88,47 @@ TEST = Source(f"{ADDRESS}/wmt14/test-full.tgz", 4_000_000, "md5:a8cd784e006feb32
 class Pair:
     """English and another language."""
 
-    corpora: Sequence[Corpus]
+    texts: Sequence[RawTexts]
     test: str
     """The languages in the names of the test files, newstest2014."""
     every: int
     """Every such line of the corpora is one to validate with."""
     vocabulary: int
     """That of the configurations."""
+    experiment: str
+    """One of these."""
 
 
 PAIRS = {
     "de": Pair(
         (
-            Corpus(EUROPARL, "training/europarl-v7.de-en"),
-            Corpus(COMMON_CRAWL, "commoncrawl.de-en"),
-            Corpus(NEWS, "training/news-commentary-v9.de-en"),
+            RawTexts(EUROPARL, "training/europarl-v7.de-en"),
+            RawTexts(CRAWL, "commoncrawl.de-en"),
+            RawTexts(NEWS, "training/news-commentary-v9.de-en"),
         ),
         test="deen",
         every=100,
         vocabulary=37_120,
+        experiment="transformer_wmt14_all_reduce",
     ),
     "fr": Pair(
         (
-            Corpus(EUROPARL, "training/europarl-v7.fr-en"),
-            Corpus(COMMON_CRAWL, "commoncrawl.fr-en"),
-            Corpus(UNITED_NATIONS, "un/undoc.2000.fr-en"),
-            Corpus(NEWS, "training/news-commentary-v9.fr-en"),
-            Corpus(GIGA, "giga-fren.release2.fixed", packed=".gz"),
+            RawTexts(EUROPARL, "training/europarl-v7.fr-en"),
+            RawTexts(CRAWL, "commoncrawl.fr-en"),
+            RawTexts(UNITED_NATIONS, "un/undoc.2000.fr-en"),
+            RawTexts(NEWS, "training/news-commentary-v9.fr-en"),
+            RawTexts(GIGA, "giga-fren.release2.fixed", packed=".gz"),
         ),
         test="fren",
         every=1333,
         vocabulary=32_000,
+        experiment="transformer_big_wmt14_all_reduce",
     ),
 }
 """By the other language."""
 
 
-def pair_of(dataset: Parallel) -> Pair:
+def _pair_of(dataset: Parallel) -> Pair:
     """The corpora of a dataset's languages; raises BadInput."""
     languages = {dataset.source, dataset.target}
     other = next(iter(languages - {"en"}), "")
@@ -133,9 +138,13 @@ def pair_of(dataset: Parallel) -> Pair:
     return PAIRS[other]
 
 
-def prepare(preparation: Preparation, dataset: Parallel) -> list[str]:
-    """Makes aligned texts, the vocabulary of both languages, and the ids; returns what it made."""
-    pair, folder = pair_of(dataset), preparation.folder
+def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
+    """Makes aligned texts, the vocabulary of both languages, and the ids."""
+    folder = preparation.folder
+    dataset = replace(cast(Parallel, made("parallel", options)), path=folder)
+    pair = _pair_of(dataset)
+    if not any(option.startswith("vocabulary=") for option in options):
+        dataset = replace(dataset, vocabulary=pair.vocabulary)
     for other in PAIRS.keys() - {dataset.source, dataset.target}:
         if (folder / f"train.{other}").exists():
             raise BadInput(f"{folder}/train.{other}: is there; each pair of languages needs its own folder")
@@ -148,7 +157,13 @@ def prepare(preparation: Preparation, dataset: Parallel) -> list[str]:
         counts |= _make_ids(preparation, replace(dataset, valid=part))
     for work in preparation.work.glob(f"{IDS}*"):
         shutil.rmtree(work)
-    return [f"{part}: {counted(count, 'pair')}" for part, count in counts.items()]
+    lines = [f"{part}: {counted(count, 'pair')}" for part, count in counts.items()]
+    return PreparedFiles(
+        "parallel",
+        {"source": dataset.source, "target": dataset.target, "vocabulary": str(dataset.vocabulary)},
+        pair.experiment,
+        [*lines, "test is newstest2014: valid: test measures BLEU with it"],
+    )
 
 
 def _make_texts(preparation: Preparation, pair: Pair, languages: tuple[str, str], texts: list[Path]) -> None:
@@ -156,8 +171,8 @@ def _make_texts(preparation: Preparation, pair: Pair, languages: tuple[str, str]
     pieces = preparation.work / "pieces"
     raw = _unpack(preparation, pair, languages)
     pieces.mkdir(exist_ok=True)
-    parts, number = list[Part](), 0
-    for corpus in pair.corpora:
+    parts, number = list[WorkPart](), 0
+    for corpus in pair.texts:
         source, target = (TextFile.at(raw[f"{corpus.files}.{language}"]) for language in languages)
         if source.lines != target.lines:
             raise BadInput(
@@ -167,7 +182,7 @@ def _make_texts(preparation: Preparation, pair: Pair, languages: tuple[str, str]
             stem = pieces / f"{len(parts):05}"
             clean = partial(_clean, sides, stem, languages, pair.every, number + sides[0].first)
             digest = (source.digest + target.digest).hex()
-            parts.append(Part(f"{digest} {stem.name}", clean, sides[0].lines))
+            parts.append(WorkPart(f"{digest} {stem.name}", clean, sides[0].lines))
         number += source.lines
     preparation.make("corpora", parts, "pair", pieces / "made")
     joins = []
@@ -176,10 +191,10 @@ def _make_texts(preparation: Preparation, pair: Pair, languages: tuple[str, str]
         if part == "test":
             kind = "src" if language == languages[0] else "ref"
             sgm = raw[f"test-full/newstest2014-{pair.test}-{kind}.{language}.sgm"]
-            joins.append(Part(str(text), partial(_write_test, sgm, text)))
+            joins.append(WorkPart(str(text), partial(_write_test, sgm, text)))
         else:
             files = [pieces / f"{number:05}.{part}.{language}" for number in range(len(parts))]
-            joins.append(Part(str(text), partial(_join, files, text)))
+            joins.append(WorkPart(str(text), partial(_join, files, text)))
     preparation.make("texts", joins, "file")
     shutil.rmtree(pieces)
     shutil.rmtree(preparation.work / "raw", ignore_errors=True)
@@ -189,7 +204,7 @@ def _unpack(preparation: Preparation, pair: Pair, languages: tuple[str, str]) ->
     """The raw texts by their names in the archives, which are unpacked where needed; raises BadInput."""
     folder, unpacked = preparation.folder, preparation.work / "raw"
     names = dict[Source, dict[str, str]]()
-    for corpus in pair.corpora:
+    for corpus in pair.texts:
         for language in languages:
             name = f"{corpus.files}.{language}"
             names.setdefault(corpus.source, {})[f"{name}{corpus.packed}"] = name
@@ -206,7 +221,7 @@ def _unpack(preparation: Preparation, pair: Pair, languages: tuple[str, str]) ->
                 archives.setdefault(source, {})[member] = raw[name]
     check_sums(preparation, list(archives))
     parts = [
-        Part(name_of_file(source), partial(_unpack_texts, folder / name_of_file(source), members))
+        WorkPart(name_of_file(source), partial(_unpack_texts, folder / name_of_file(source), members))
         for source, members in archives.items()
     ]
     preparation.make("unpacked", parts, "archive")
@@ -276,15 +291,17 @@ def _make_ids(preparation: Preparation, dataset: Parallel) -> dict[str, int]:
         work.mkdir(exist_ok=True)
         tokenizer, stem = work / TOKENIZER, work / "train"
         train = partial(dataset.trained_tokenizer, tokenizer, source, target, threads=True)
-        preparation.make("vocabulary", [] if tokenizer.is_file() else [Part(str(tokenizer), train)], "file")
+        preparation.make(
+            "vocabulary", [] if tokenizer.is_file() else [WorkPart(str(tokenizer), train)], "file"
+        )
         sides = [*zip(source.pieces(LINES), target.pieces(LINES), strict=True)]
         stems = [work / f"{number:05}" for number in range(len(sides))]
         parts = [
-            Part(stem.name, partial(_write_piece, dataset, tokenizer, side, stem), side[0].lines)
+            WorkPart(stem.name, partial(_write_piece, dataset, tokenizer, side, stem), side[0].lines)
             for stem, side in zip(stems, sides, strict=True)
         ]
         preparation.make("ids", parts, "pair", work / "made")
-        join = Part(str(stem), partial(_join_ids, dataset, stems, stem, source))
+        join = WorkPart(str(stem), partial(_join_ids, dataset, stems, stem, source))
         preparation.make("ids joined", [join], "file", work / "joined")
         prepared(dataset.cache, folder.name, partial(_fill, dataset, work, pairs[1]))
     names = {dataset.train: "train.npy", dataset.valid: "test.npy"}
@@ -305,16 +322,16 @@ def _write_piece(dataset: Parallel, tokenizer: Path, sides: tuple[TextFile, Text
         os.fsync(file.fileno())
 
 
-def _join_ids(dataset: Parallel, stems: Sequence[Path], stem: Path, source: TextFile) -> None:
+def _join_ids(dataset: Parallel, stems: Sequence[Path], stem: Path, source_file: TextFile) -> None:
     write_durably(stem.with_suffix(".ids"), joined([stem.with_suffix(".ids") for stem in stems]))
     rows = np.concatenate([np.load(stem.with_suffix(".npy")) for stem in stems])
-    dataset.write_rows(stem, rows, source)
+    dataset.write_rows(stem, rows, source_file)
     for piece in stems:
         for suffix in (".ids", ".npy"):
             piece.with_suffix(suffix).unlink()
 
 
-def _fill(dataset: Parallel, work: Path, test: Sequence[TextFile], folder: Path) -> None:
+def _fill(dataset: Parallel, work: Path, test_files: Sequence[TextFile], folder: Path) -> None:
     """Fills a folder as the data set would."""
     for name in (TOKENIZER, "train.ids", "train.npy"):
         # The ids to train with belong to two folders, one for each text to test with.
@@ -323,5 +340,5 @@ def _fill(dataset: Parallel, work: Path, test: Sequence[TextFile], folder: Path)
         except OSError:
             write_durably(folder / name, joined([work / name]))
     tokenizer = byte_pairs.loaded((work / TOKENIZER).read_text("utf-8"))
-    rows = dataset.write_ids(folder / "test", tokenizer, *test[:2])
-    dataset.write_rows(folder / "test", rows, test[0])
+    rows = dataset.write_ids(folder / "test", tokenizer, *test_files[:2])
+    dataset.write_rows(folder / "test", rows, test_files[0])
