@@ -156,7 +156,8 @@ class ImageFolder(Images):
     def steps(self) -> str:
         return (
             "put images into {folder}/imagenet/train/CLASS and {folder}/imagenet/val/CLASS; those of "
-            "ImageNet are at https://image-net.org/download (155 GB, for research, with an account)"
+            "ImageNet are at https://image-net.org/download (155 GB, for research, with an account), and "
+            "decentnode prepare imagenet {folder}/imagenet unpacks them"
         )
 
     def is_complete(self, directory: Path) -> bool:

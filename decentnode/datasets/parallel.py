@@ -77,8 +77,8 @@ class Parallel(Dataset):
     @property
     def steps(self) -> str:
         return (
-            "fetch a corpus, such as WMT 2014 (statmt.org/wmt14), and write its two languages as train.en, "
-            "train.de, valid.en and valid.de into {folder}"
+            "write the two languages of a corpus as train.en, train.de, valid.en and valid.de into {folder}; "
+            "decentnode prepare wmt14 FOLDER makes those of WMT 2014"
         )
 
     def write_sample(self, directory: Path) -> Mapping[str, Any]:

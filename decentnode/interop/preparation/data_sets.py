@@ -11,6 +11,9 @@ from decentnode.interop.preparation.parts import Preparation
 
 DATA_SETS = {"imagenet": imagenet.prepare, "wmt14": wmt14.prepare, "openwebtext": openwebtext.prepare}
 
+FIXED = {"path", "train", "valid", "documents"}
+"""Options of these data sets that name files."""
+
 
 def prepare(
     name: str, folder: Path, options: Sequence[str], processes: int | None = None, checks_sums: bool = True
@@ -23,8 +26,8 @@ def prepare(
         known = ", ".join(DATA_SETS)
         raise BadInput(f"prepare: unknown data set {quoted(name)}{guess(name, DATA_SETS)} (known: {known})")
     given = dict(option.partition("=")[::2] for option in options)
-    if "path" in given:
-        raise BadInput("prepare: path is no option here; name the folder after the data set")
+    if fixed := FIXED & given.keys():
+        raise BadInput(f"prepare: {min(fixed)} is no option here; files get their names in the folder")
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; put the raw files of {name} into it")
     preparation = Preparation(folder, processes, checks_sums)

@@ -4,7 +4,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -28,7 +28,7 @@ VALIDATION = Source(
     f"{ADDRESS}/ILSVRC2012_img_val.tar", 6_744_924_160, "md5:29b22e2961454d5413ddabcf34fc5622"
 )
 LABELS = Source(f"{ADDRESS}/ILSVRC2012_devkit_t12.tar.gz", 2_568_145, "md5:fa75699e90414af021442c21a62c3abf")
-ACCOUNT = ", for research, with an account of image-net.org"
+ACCOUNT = "for research, with an account of image-net.org"
 UNPACKING = ".unpacking-"
 """The prefix of folders that are not complete."""
 BLOCK = 512
@@ -39,13 +39,13 @@ def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
     """Unpacks the archives, and decodes all images into the file that nodes map."""
     folder = preparation.folder
     dataset = replace(cast(ImageFolder, made("image_folder", options)), path=str(folder))
-    needed = [*_needed(folder, "train", [TRAIN]), *_needed(folder, "val", [VALIDATION, LABELS])]
+    needed = [*_needed(folder / "train", TRAIN), *_needed(folder / "val", VALIDATION, LABELS)]
     check_sums(preparation, needed)
+    archive, tests, labels = (folder / name_of_file(source) for source in (TRAIN, VALIDATION, LABELS))
     if TRAIN in needed:
-        parts = _class_parts(folder / name_of_file(TRAIN), folder / "train")
-        preparation.make("train/CLASS", parts, "class")
+        _unpack_all(preparation, folder / "train", "folder", partial(_class_parts, archive))
     if VALIDATION in needed:
-        _unpack_validation(preparation, folder / name_of_file(VALIDATION), folder / name_of_file(LABELS))
+        _unpack_all(preparation, folder / "val", "image", partial(_test_parts, tests, labels))
     listed, classes = dataset.listed()
     lines = []
     for images in listed:
@@ -54,33 +54,36 @@ def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
     return PreparedFiles("image_folder", {}, "resnet50_imagenet_all_reduce", lines)
 
 
-def _needed(folder: Path, part: str, sources: Sequence[Source]) -> list[Source]:
-    """The archives that a part is unpacked from; raises BadInput where one is missing.
-
-    The training classes are compared with their archive as long as that is there, because each is unpacked
-    alone.
-    """
-    is_there = (folder / part).is_dir() and bool(class_folders(folder / part))
-    if is_there and (part == "val" or found(folder, sources[0]) is None):
-        return []
+def _needed(part: Path, *sources: Source) -> Sequence[Source]:
+    """The archives that a part is unpacked from, unless it is there; raises BadInput where one is missing."""
+    if part.is_dir() and class_folders(part):
+        return ()
     for source in sources:
-        if found(folder, source) is None:
-            raise missing(folder, source, f"{folder / part}/CLASS/*.JPEG", ACCOUNT)
-    return list(sources)
+        if found(part.parent, source) is None:
+            raise missing(part.parent, source, f"{part}/CLASS/*.JPEG", ACCOUNT)
+    return sources
 
 
-def _class_parts(archive: Path, train: Path) -> list[WorkPart]:
+def _unpack_all(
+    preparation: Preparation, part: Path, unit: str, parts_in: Callable[[Path], list[WorkPart]]
+) -> None:
+    """Unpacks into a folder under another name, which it gets when all is there."""
+    unpacking = part.with_name(f"{UNPACKING}{part.name}")
+    unpacking.mkdir(exist_ok=True)
+    preparation.make(f"{part.name} unpacked", parts_in(unpacking), unit)
+    unpacking.rename(part)
+    sync_folder(part.parent)
+
+
+def _class_parts(archive: Path, folder: Path) -> list[WorkPart]:
     """A part for each class whose folder is missing: the archive has an archive for each class."""
-    parts = []
-    train.mkdir(exist_ok=True)
     with opened_tar(archive) as tar:
-        for name, member in files_in(tar):
-            folder = train / PurePosixPath(name).stem
-            if name.endswith(".tar") and not folder.is_dir():
-                parts.append(
-                    WorkPart(str(folder), partial(_unpack_class, archive, member.offset_data, folder))
-                )
-    return parts
+        classes = {PurePosixPath(name): member.offset_data for name, member in files_in(tar)}
+    return [
+        WorkPart(name.stem, partial(_unpack_class, archive, offset, folder / name.stem))
+        for name, offset in classes.items()
+        if name.suffix == ".tar" and not (folder / name.stem).is_dir()
+    ]
 
 
 def _unpack_class(archive: Path, offset: int, folder: Path) -> None:
@@ -96,28 +99,25 @@ def _unpack_class(archive: Path, offset: int, folder: Path) -> None:
     unpacking.rename(folder)
 
 
-def _unpack_validation(preparation: Preparation, archive: Path, labels: Path) -> None:
-    """Unpacks the images to validate with into the folders of their classes, which the labels tell."""
-    classes = _classes(labels)
-    unpacking, images = preparation.folder / f"{UNPACKING}val", list[_PackedImage]()
+def _test_parts(archive: Path, labels: Path, folder: Path) -> list[WorkPart]:
+    """Parts for the images that are missing in the folders of their classes, which the labels tell."""
+    classes, images = _classes(labels), list[_PackedImage]()
     for name in {*classes}:
-        (unpacking / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).mkdir(exist_ok=True)
     with opened_tar(archive) as tar:
         for name, member in files_in(tar):
             number = re.search(r"_val_(\d+)\.", name)
             if number is None or not 0 < int(number[1]) <= len(classes):
-                raise BadInput(f"{archive}: {name} is none of the {len(classes)} images that {labels} names")
-            file = unpacking / classes[int(number[1]) - 1] / name
+                what = f"is none of the {len(classes)} images that {labels} has labels of"
+                raise BadInput(f"{archive}: {name} {what}; fetch both again")
+            file = folder / classes[int(number[1]) - 1] / name
             if not file.is_file():
                 images.append(_PackedImage(file, member.offset_data, member.size))
-    parts = [
-        WorkPart(str(images[start].file), partial(_unpack, archive, some), len(some))
+    return [
+        WorkPart(images[start].file.name, partial(_unpack, archive, some), len(some))
         for start in range(0, len(images), BLOCK)
         if (some := images[start : start + BLOCK])
     ]
-    preparation.make("val/CLASS", parts, "image")
-    unpacking.rename(preparation.folder / "val")
-    sync_folder(preparation.folder)
 
 
 @dataclass(frozen=True)

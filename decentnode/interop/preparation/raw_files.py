@@ -33,7 +33,10 @@ def missing(folder: Path, source: Source, instead: str = "", account: str = "") 
     `instead`: what would do as well; `account`: what the address asks for.
     """
     what = f"{folder / name_of_file(source)}: missing{f', and so is {instead}' if instead else ''}"
-    return BadInput(f"{what}; fetch it ({readable_bytes(source.size)}{account}) from {source.url}")
+    facts = ", ".join(
+        [*([readable_bytes(source.size)] if source.size else []), *([account] if account else [])]
+    )
+    return BadInput(f"{what}; fetch it {f'({facts}) ' if facts else ''}from {source.url}")
 
 
 def check_sums(preparation: Preparation, sources: Sequence[Source]) -> None:
@@ -55,10 +58,9 @@ def _state(file: Path, source: Source) -> str:
 
 def _check(file: Path, source: Source) -> None:
     if not is_right(file, source):
-        size = readable_bytes(file.stat().st_size)
         raise BadInput(
-            f"{file}: its checksum ({size}) is not {source.checksum}, that of {source.url} "
-            f"({readable_bytes(source.size)}); fetch it again, or add --unchecked if it is to be another one"
+            f"{file}: its checksum is not {source.checksum}, that of {source.url}; fetch it again, or add "
+            "--unchecked if it is to be another one"
         )
 
 
