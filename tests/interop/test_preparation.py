@@ -116,6 +116,7 @@ def test_imagenet_becomes_class_folders_and_decoded_images(tmp_path, monkeypatch
     assert sorted(loaded.test.labels.tolist()) == sorted(TEST_CLASSES)
 
 
+@pytest.mark.slow
 def test_what_was_decoded_is_not_decoded_again(tmp_path, monkeypatch):
     folder, cache = write_imagenet(tmp_path / "imagenet"), tmp_path / "cache"
     monkeypatch.setattr(imagenet, "BLOCK", 2)
@@ -150,6 +151,7 @@ def test_what_was_decoded_is_not_decoded_again(tmp_path, monkeypatch):
     assert torch.equal(loaded.train.inputs.float().mean((2, 3)).argmax(1), loaded.train.labels)
 
 
+@pytest.mark.slow
 def test_raw_files_are_compared_with_published_sums_once(tmp_path, monkeypatch):
     folder = write_imagenet(tmp_path / "imagenet")
     words = ("imagenet", folder, "size=8", f"cache_path={tmp_path / 'cache'}")
@@ -297,6 +299,7 @@ def test_wmt14_becomes_texts_and_ids_as_the_data_set_makes_them(tmp_path, monkey
     assert code == ExitCode.BAD_INPUT and "each pair of languages needs its own folder" in output
 
 
+@pytest.mark.slow
 def test_an_interrupted_translation_corpus_goes_on(tmp_path, monkeypatch):
     pair = replace(wmt14.PAIRS["de"], every=5)
     monkeypatch.setitem(wmt14.PAIRS, "de", pair)
@@ -415,6 +418,7 @@ def test_openwebtext_becomes_the_files_of_nanogpt(tmp_path, monkeypatch):
         assert (tables / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_interrupted_tokens_go_on_and_a_cut_archive_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTEST_FOLDER", str(tmp_path / "merges"))
     monkeypatch.setattr(openwebtext, "TEST_SHARE", 0.2)
