@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("decentnode", "tests")
-AROUND = ("attacks", "interop", "parallel", "results", "studies")
+AROUND = ("attacks", "decent_dp", "interop", "parallel", "results", "studies")
 """The packages of the layer around a run; all others but `contrib` are the core."""
 LAYERS = ("core", "around a run", "contrib")
 WITHOUT_CODE = {

@@ -44,6 +44,7 @@ NAMED_BY_ROLE = {
     "LevelScheme outer": "the key of the file",
     "View levels": "a view for each level of a hierarchy",
     "_Comment y": "the key of LEAF's files",
+    "Topology registry": "the attribute of Decent-DP",
 }
 """Classes whose instances have other words, all or those of one name, and what these words are."""
 

@@ -16,6 +16,7 @@ from decentnode.cli.words import (
     ConfigPath,
     Overrides,
     RunPath,
+    Starter,
     WithItsCode,
     app,
     complete_config,
@@ -178,6 +179,33 @@ def calibrate(
     settings = read(config, given)
     with with_locations(config, given):
         print_lines(report(settings, steps, as_json))
+
+
+@app.command(
+    epilog=examples(
+        "decentnode commands mine.yaml",
+        "decentnode commands mine.yaml rounds=80 --with torchrun --port 29401",
+    )
+)
+def commands(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    starter: Annotated[
+        Starter, typer.Option("--with", help="What starts the processes of each machine.")
+    ] = Starter.RUN,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="That of torchrun at machine 0; default: 29400, if it is free."),
+    ] = None,
+) -> None:
+    """Print the command that starts each machine's part of a run, after the checks of a start."""
+    settings = read(config, overrides)
+    from decentnode.cli.machine_commands import command_lines
+    from decentnode.config.error_locations import with_locations
+
+    with with_locations(config, overrides or ()):
+        lines = [*command_lines(settings, config, overrides or (), starter, port)]
+    print_lines(lines)
 
 
 @app.command(epilog=examples("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"))

@@ -14,7 +14,7 @@ from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, name_of
 from decentnode.core.text import counted
 from decentnode.errors import MISSING_KEY, BadInput, key_text, refuse
-from decentnode.graph.base import ENDLESS, Graph, StaticGraph
+from decentnode.graph.base import ENDLESS, Graph
 from decentnode.graph.decay import known_decay, measured_decay
 from decentnode.graph.declared import check_declared
 from decentnode.graph.matrix_check import MatrixNeeds, check_matrices
@@ -63,8 +63,6 @@ def report(
         raise BadInput(f"--color {drawing.color} needs a configuration, such as configs/quickstart.yaml")
     graph = make(GRAPHS, name, options)
     for _, part in graph.changes.spans:
-        if isinstance(part, StaticGraph):
-            part.check_adjacency()
         check_declared(part)
     rule = weights or default_weights(graph)
     weighted = WeightedGraph(graph, make(MIXINGS, rule))

@@ -1,6 +1,7 @@
 """What commands share: the application, arguments with their placeholders, the examples of `--help`."""
 
 import gc
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,14 @@ WithItsCode = Annotated[
     bool,
     typer.Option("--with-its-code", help="Run the copies of plug-ins in the run, if you trust who made it."),
 ]
+
+
+class Starter(StrEnum):
+    """What starts the processes of the machines."""
+
+    RUN = "run"
+    TORCHRUN = "torchrun"
+    SRUN = "srun"
 
 
 def examples(*lines: str) -> str:

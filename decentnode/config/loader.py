@@ -238,7 +238,7 @@ def agreed_keys(settings: Settings) -> str:
 
 
 def without_paths(plugin: P) -> P:
-    """Returns the plug-in without the options that name files, nor those of a plug-in inner_effect."""
+    """Returns the plug-in without the options that name files, nor those of plug-ins in them."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}
     return replace(plugin, options=kept).with_inner(without_paths)

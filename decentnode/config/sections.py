@@ -23,7 +23,7 @@ from decentnode.config.type_check import Parameters, bare, parameters_of, show, 
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import TRAININGS, Registry
 from decentnode.errors import MISSING_KEY, Key
-from decentnode.graph.base import Graph, StaticGraph
+from decentnode.graph.base import Graph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
@@ -244,7 +244,5 @@ def _tried(plugin: Plugin) -> Any:
     """
     instance = plugin.make()
     for _, graph in instance.changes.spans if isinstance(instance, Graph) else ():
-        if isinstance(graph, StaticGraph):
-            graph.check_adjacency()
         check_declared(graph)
     return instance

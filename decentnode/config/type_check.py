@@ -170,7 +170,9 @@ def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
     meant = _meant_part(hint, value)
     if meant is None:
         others = tuple(choice for choice in choices_of(hint) if not holds_plugins(choice))
-        return typed(Union[others] if others else type(None), value, hint)  # noqa: UP007
+        if not others:
+            raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
+        return typed(Union[others], value, hint)  # noqa: UP007
     if is_plugin(meant):
         return builder.plugin(key, meant, value, ())
     if is_dataclass(meant):

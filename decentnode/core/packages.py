@@ -42,26 +42,29 @@ def plugin_modules() -> tuple[PluginModule, ...]:
     return tuple(sorted(found, key=lambda one: (one.package.lower(), one.module)))
 
 
-@cache
 def load_plugins(only_own: bool = False) -> tuple[str, ...]:
     """Imports all modules with plug-ins; returns a line for each that cannot be imported.
 
     `only_own`: those of this package, which are no code of others.
     """
-    problems = []
+    problems = (_load(one) for one in plugin_modules() if one.package == OWN or not only_own)
+    return tuple(filter(None, problems))
+
+
+@cache
+def _load(plugin_module: PluginModule) -> str:
+    """Imports a module, once also where that fails; returns a line about the error, or an empty string."""
     token = _is_loading.set(True)
     try:
-        for one in plugin_modules():
-            if only_own and one.package != OWN:
-                continue
-            try:
-                importlib.import_module(one.module)
-            except (Exception, SystemExit) as error:  # any error of the module itself
-                what = f"{type(error).__name__}: {first_line(error)}"
-                problems.append(f"the plug-in package {one} cannot be loaded: import of {one.module}: {what}")
+        importlib.import_module(plugin_module.module)
+    except (Exception, SystemExit) as error:  # any error of the module itself
+        what = f"{type(error).__name__}: {first_line(error)}"
+        return (
+            f"the plug-in package {plugin_module} cannot be loaded: import of {plugin_module.module}: {what}"
+        )
     finally:
         _is_loading.reset(token)
-    return tuple(problems)
+    return ""
 
 
 def is_loading() -> bool:

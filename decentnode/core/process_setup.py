@@ -225,6 +225,7 @@ class ForkedProcess:
         """
         self.ends: list[int] = []
         self._reaped: tuple[int | None, float] | None = None
+        self.pid = 0
         ends_there = []
         # The child would write what is still buffered a second time.
         flush_output()
@@ -237,7 +238,13 @@ class ForkedProcess:
                 self.ends.append(here)
                 ends_there.append(there)
             self.pid = os.fork()
+            if self.pid:
+                self.fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+                """Readable when the process has ended, and closed by `reap`; -1 where no nodes can run."""
         except OSError:
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
             self.close_ends()
             for fd in ends_there:
                 os.close(fd)
@@ -246,8 +253,6 @@ class ForkedProcess:
             _do(work, ends_there, failed)
         for fd in ends_there:
             os.close(fd)
-        self.fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
-        """Readable when the process has ended, and closed by `reap`; -1 where no nodes can run."""
 
     def has_ended(self, seconds: float = 0.0) -> bool:
         """Whether it ends within so many seconds."""

@@ -131,11 +131,16 @@ class Registry:
         self.explain(name, **dict.fromkeys(synonyms, ""), **with_options)
 
         def add(cls: T) -> T:
-            if self._classes.setdefault(name, cls) is not cls:
-                if not is_loading() and package_of(cls) is None:
-                    raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
+            first = self._classes.setdefault(name, cls)
+            if first is not cls and (package_of(cls) or (is_loading() and is_foreign(cls))):
                 self._rivals.setdefault(name, []).append(cls)
                 return cls
+            if first is not cls:
+                if package_of(first) is None:
+                    raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
+                # What packages add takes no name away, whatever is imported first.
+                self._classes[name] = cls
+                self._rivals.setdefault(name, []).append(first)
             cls.registered_name = name  # type: ignore[attr-defined]
             return cls
 
@@ -219,9 +224,14 @@ def name_of(plugin: object) -> str:
     return str(named.get("registered_name", cls.__name__))
 
 
+def is_foreign(cls: type) -> bool:
+    """Whether a class comes from outside this package."""
+    return cls.__module__.partition(".")[0] != OWN
+
+
 def is_third_party(plugin: object) -> bool:
     """Whether its class comes from outside this package."""
-    return type(plugin).__module__.partition(".")[0] != "decentnode"
+    return is_foreign(type(plugin))
 
 
 @contextlib.contextmanager
@@ -340,7 +350,11 @@ COMMUNICATIONS = Registry(
     "communication", "decentnode.communication", "decentnode.communication.base:Communication"
 )
 MODELS = Registry(
-    "model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module", functions=True
+    "model",
+    "decentnode.models",
+    "decentnode.models.base:Model",
+    "torch.nn.modules.module:Module",
+    functions=True,
 )
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
 PARTITIONS = Registry(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
+from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"
@@ -100,8 +100,5 @@ def read_partition(run_dir: StrPath) -> PartitionTable | None:
     labels = read_value(path, LABELS, list[list[int]])
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{path}: {NOT_OURS}: {LABELS} has one number per label for each rank")
-    # Earlier versions counted numbers as one label, and kept neither sizes nor groups at first.
-    keys = read_object(path)
-    samples = read_value(path, SAMPLES, list[int]) if SAMPLES in keys else [sum(row) for row in labels]
-    groups = read_value(path, GROUPS, list[int]) if GROUPS in keys else []
-    return PartitionTable(samples, labels if labels and len(labels[0]) > 1 else [], groups)
+    samples, groups = read_value(path, SAMPLES, list[int]), read_value(path, GROUPS, list[int])
+    return PartitionTable(samples, labels, groups)

@@ -1,7 +1,7 @@
 """Reads the files of a run directory without loading torch (docs/results.md)."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from decentnode.formats.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
 
 SCHEMA = 3
 """The version of all files of a run directory; a change of meaning or a removal raises it."""
-READABLE = (1, 2, SCHEMA)
 HASH_LETTERS = 12
 """Letters of a hash in the name of a folder."""
 MOST_SHOWN = 20
@@ -62,20 +61,6 @@ class EvaluationRow(msgspec.Struct):
     def of_average(self, metric: str) -> float | None:
         """The number of that name for the mean model; None where it is not known."""
         return (self.average_model or {}).get(metric)
-
-
-class _OldRow(msgspec.Struct):
-    """A row up to schema 2, in which accuracy and loss had fields of their own."""
-
-    round: int
-    seconds: float
-    accuracy: dict[int, float]
-    test_loss: dict[int, float | None]
-    train_loss: dict[int, float]
-    bytes_sent: dict[int, int]
-    consensus_distance: float | None = None
-    average_model_accuracy: float | None = None
-    average_model_loss: float | None = None
 
 
 class Event(msgspec.Struct, omit_defaults=True):
@@ -137,12 +122,9 @@ class CodeVersion(msgspec.Struct, frozen=True):
         return (self.digest, self.package) == (other_version.digest, other_version.package)
 
 
-def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:
-    """Reads one object per line; ignores a last line that a kill cut off. Raises BadInput.
-
-    `decode`: reads a line that earlier schemas wrote in another form, too.
-    """
-    decode = decode or msgspec.json.Decoder(kind).decode
+def read_lines(path: StrPath, kind: type[T]) -> list[T]:
+    """Reads one object per line; ignores a last line that a kill cut off. Raises BadInput."""
+    decode = msgspec.json.Decoder(kind).decode
     content = _read(path)
     decoded = []
     defects = []
@@ -161,7 +143,7 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
 
 def read_evaluations(path: StrPath) -> list[EvaluationRow]:
     """The rows of an `evaluations.jsonl`, by round."""
-    return sorted(read_lines(path, EvaluationRow, _row), key=lambda row: row.round)
+    return sorted(read_lines(path, EvaluationRow), key=lambda row: row.round)
 
 
 def is_simulated(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -191,30 +173,13 @@ class EvaluationFollower:
             # A last line without its end is not written yet, or was cut off by a kill.
             content = file.read().rpartition(b"\n")[0]
         try:
-            rows = [_row(line) for line in content.split(b"\n") if line]
+            rows = [msgspec.json.decode(line, type=EvaluationRow) for line in content.split(b"\n") if line]
         except UNDECODABLE as error:
             raise BadInput(f"{self._path}: {NOT_OURS}: {error}") from error
         self._offset += len(content) + bool(content)
         rows = [row for row in rows if row.round not in self._rounds]
         self._rounds.update(row.round for row in rows)
         return rows
-
-
-def _row(line: bytes) -> EvaluationRow:
-    """A line of any schema."""
-    if b'"metrics"' in line:
-        return msgspec.json.decode(line, type=EvaluationRow)
-    old = msgspec.json.decode(line, type=_OldRow)
-    average_model = {"accuracy": old.average_model_accuracy, "loss": old.average_model_loss}
-    return EvaluationRow(
-        round=old.round,
-        seconds=old.seconds,
-        metrics={"accuracy": {**old.accuracy}, "loss": old.test_loss},
-        train_loss=old.train_loss,
-        bytes_sent=old.bytes_sent,
-        consensus_distance=old.consensus_distance,
-        average_model=None if old.average_model_accuracy is None else average_model,
-    )
 
 
 def read_metrics(run_dir: StrPath) -> list[Metric]:
@@ -250,9 +215,8 @@ def read_object(path: StrPath) -> dict[str, Any]:
     except UNDECODABLE as error:
         raise BadInput(f"{path}: not a JSON object: {error}; restore the file, or remove it") from error
     schema = content.get("schema")
-    if schema not in READABLE:
-        known = ", ".join(map(str, READABLE))
-        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads {known}")
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads schema {SCHEMA}")
     return content
 
 

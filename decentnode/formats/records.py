@@ -212,7 +212,7 @@ def cut_back(path: Path, round: int) -> None:
 
 def read_records(path: StrPath) -> list[RoundRecord]:
     """The records of one file; ignores a last line that a kill cut off."""
-    return read_lines(path, RoundRecord, _with_metrics)
+    return read_lines(path, RoundRecord)
 
 
 def record_files(run: Path) -> list[Path]:
@@ -230,16 +230,6 @@ def records_by_rank(run: Path) -> dict[int, list[RoundRecord]]:
         # One that was resumed may have two files, if its nodes shared a process in only one of its starts.
         records.sort(key=lambda record: record.round)
     return dict(sorted(by_rank.items()))
-
-
-def _with_metrics(line: bytes) -> RoundRecord:
-    """A line of any schema; up to schema 2 each metric had a field of its own."""
-    record = msgspec.json.decode(line, type=RoundRecord)
-    if not record.metrics and b'"test_accuracy"' in line:
-        old = msgspec.json.decode(line)
-        if old["test_accuracy"] is not None:
-            record.metrics = {"accuracy": old["test_accuracy"], "loss": old.get("test_loss")}
-    return record
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:

@@ -357,10 +357,6 @@ class StaticGraph(Graph):
     def adjacency(self) -> Adjacency:
         """Returns the ranks that each rank sends to, ascending; raises GraphError for impossible options."""
 
-    def check_adjacency(self) -> None:
-        """Raises GraphError for impossible options, or a file that is missing or broken."""
-        _ = self.adjacency
-
     @property
     def num_nodes(self) -> int:
         return len(self.adjacency)

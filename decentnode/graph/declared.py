@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from decentnode.core.registry import is_third_party, name_of
 from decentnode.errors import DecentnodeError, GraphError
-from decentnode.graph.base import Adjacency, Graph, neighbor_lists, transpose
+from decentnode.graph.base import Adjacency, Graph, StaticGraph, neighbor_lists, transpose
 from decentnode.graph.connectivity import why_disconnected
 
 MOST_ROUNDS = 64
@@ -19,8 +19,11 @@ def check_declared(graph: Graph) -> None:
     """Raises GraphError, in one line, where a graph from outside the package differs from its declaration.
 
     The first rounds of some ranks must repeat after its period. Edges must have both directions unless it is
-    directed. Where it has a period, all nodes must reach each other within it.
+    directed. Where it has a period, all nodes must reach each other within it. Of a static graph the options
+    and the file are checked first, whoever wrote it.
     """
+    if isinstance(graph, StaticGraph):
+        len(graph.adjacency)
     if not is_third_party(graph):
         return
     if graph.period is None:

@@ -129,7 +129,7 @@ class Launcher:
         # The parts, which receive reports and messages in the order in which they register.
         self._report_dispatcher = Dispatcher[Report]()
         self._message_dispatcher = Dispatcher[ClusterMessage]()
-        reason = why_not_taken_back(settings.sharing.make(), experiment.gradient_sync)
+        reason = why_not_taken_back(settings.sharing.make(), experiment.samples.gradient_sync)
         self._cluster: Cluster = (
             OneMachine(mapping, self.membership, self._run_state.join_message())
             if len(mapping.machines) == 1

@@ -20,6 +20,17 @@ THREADS_PER_PROCESS, OTHER_THREADS = 4, 6
 """Threads of a host process (the loop, the socket thread and two of ZeroMQ), and of all else on a machine."""
 
 
+def check(settings: Settings, machine: int) -> str:
+    """Raises BadInput if this machine cannot run its part; returns the line of `file_shortage`."""
+    settings.mapping.make().check_reachable()
+    credentials(settings, machine)
+    check_group(settings, machine)
+    check_ports(settings, machine)
+    check_writers(settings, machine)
+    check_processes(settings, machine)
+    return file_shortage(settings, machine)
+
+
 def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this machine cannot take part in the process group."""
     plan, ranks = settings.communication.make().plan, settings.mapping.make().ranks_of(machine)

@@ -71,6 +71,11 @@ def normal(address: str) -> str:
     return str(ip) if ip else address.lower().removesuffix(".")
 
 
+def is_ip(address: str) -> bool:
+    """Whether the address is no host name."""
+    return _ip(address) is not None
+
+
 def is_loopback(address: str) -> bool:
     """Whether the address means this host on every host."""
     ip = _ip(address)
@@ -162,6 +167,20 @@ class Mapping(ABC):
         """The index of this host, found by its own addresses; raises MappingError unless exactly one fits."""
         if len(self.machines) == 1 and is_loopback(self.address(0)):
             return 0
+        fitting, resolved = self._fitting(is_own, resolve)
+        if len(fitting) == 1:
+            return fitting[0]
+        raise MappingError(self._not_one(fitting, resolved))
+
+    def machines_here(
+        self, is_own: Callable[[str], bool] | None = None, resolve: Resolve | None = None
+    ) -> list[int]:
+        """The indices of all machines with an address of this host; raises MappingError for unknown names."""
+        return self._fitting(is_own, resolve)[0]
+
+    def _fitting(
+        self, is_own: Callable[[str], bool] | None, resolve: Resolve | None
+    ) -> tuple[list[int], dict[str, list[str]]]:
         # A machine behind NAT has the address that it listens at; one that does not say which is not found.
         names = [machine.bound for machine in self.machines]
         is_local, resolved = is_own or is_own_address, (resolve or resolve_names)(names)
@@ -171,9 +190,7 @@ class Mapping(ABC):
             for i, machine in enumerate(self.machines)
             if any(is_local(ip) for ip in resolved[machine.bound] if not is_unspecified(ip))
         ]
-        if len(fitting) == 1:
-            return fitting[0]
-        raise MappingError(self._not_one(fitting, resolved))
+        return fitting, resolved
 
     def check_reachable(self, resolve: Resolve | None = None) -> None:
         """Raises MappingError for a loopback address among those of other hosts."""

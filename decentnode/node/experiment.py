@@ -36,7 +36,6 @@ from decentnode.node.run_samples import RunSamples
 from decentnode.node.schemes import Schemes
 from decentnode.sharing.base import Sharing
 from decentnode.training.evaluation import VectorTest
-from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.optim.uncompiled import trial_step
 from decentnode.training.privacy.base import PrivacyPlan
 
@@ -178,11 +177,6 @@ class Experiment:
     def sources(self) -> PluginSources:
         """The source files of plug-ins from outside the package, equal on all machines."""
         return PluginSources(self.settings)
-
-    @property
-    def gradient_sync(self) -> GradientSync:
-        """The gradient sync of the run."""
-        return self.samples.gradient_sync
 
     @cached_property
     def schemes(self) -> Schemes:

@@ -192,7 +192,9 @@ class NodeFactory:
         # A copy: the network itself is shared by all processes of the machine.
         made = ModuleTensors(copied(experiment.network).to(device), experiment.layout)
         has_one_each = (
-            settings.has_foreign_plugins or experiment.gradient_sync.one_model or settings.training.compile
+            settings.has_foreign_plugins
+            or experiment.samples.gradient_sync.one_model
+            or settings.training.compile
         )
         may_be_shared = host is not None and host.is_shared and not has_one_each
         if host and may_be_shared and keeps_only_tensors(experiment.network):

@@ -101,7 +101,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             heartbeat.mark(heartbeat.read().round, Activity.START)
     directory, host, nodes = _build(fork_context, position, incarnation)
     communication, executor = host.communication, host.executor
-    if experiment.settings.training.compile and not experiment.gradient_sync.one_model:
+    if experiment.settings.training.compile and not experiment.samples.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
             node.training.rehearse()
@@ -133,7 +133,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             rejoin_nodes(nodes, peers, communication, identity=fork_context.identity, deadline=deadline)
         for node in nodes:
             node.training.join(
-                experiment.gradient_sync.connect(
+                experiment.samples.gradient_sync.connect(
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )

@@ -60,7 +60,7 @@ class ModelTrial:
         with doing("be trained"):
             self.copy_trial = CopyTrial(experiment.network, self._new(), batch)
         node = self._new()
-        if experiment.gradient_sync.one_model:
+        if experiment.samples.gradient_sync.one_model:
             self._check_gradients(node)
         trained = {name: p.requires_grad for name, p in node.module.named_parameters()}
         with doing("be trained for two steps"):
@@ -101,7 +101,7 @@ class ModelTrial:
 
     def _check_gradients(self, training: Training) -> None:
         """Checks what a gradient sync needs of each gradient."""
-        unused, gradient_sync = training.rehearse_alone().unused, self.experiment.gradient_sync
+        unused, gradient_sync = training.rehearse_alone().unused, self.experiment.samples.gradient_sync
         if unused and not getattr(gradient_sync, "find_unused_parameters", True):
             raise BadInput.at(
                 "training.find_unused_parameters",

@@ -121,9 +121,7 @@ def form_of(parameter: Tensor, state: Mapping[str, Any]) -> str:
 
 def check_form(name: str, parameter: Tensor, saved: Mapping[str, Any]) -> None:
     """Raises BadInput where a parameter's saved state is not whole, or is that of another shape."""
-    # Earlier releases have saved no form.
-    if (wanted := saved.get("form")) is None:
-        return
+    wanted = saved["form"]
     shape = str(list(parameter.shape))
     if wanted.partition(":")[0] != shape:
         raise BadInput(

@@ -206,8 +206,8 @@ class MixingEngine:
                 bucket.adopt_replaced(spare=True)
                 self._mix(mixture.mix_into, bucket.spare)
                 bucket.flip()
-            elif skip or self.optimizers[i].by_gradient_alone:
-                # The step reads no parameters, so it may start from W x(t): one pass over memory less.
+            elif skip or self._starts_from_mix(i):
+                # The step reads no parameters, or starts from W x(t): one pass over memory less.
                 self._mix(mixture.write, bucket.spare)
                 bucket.flip()
                 self._make_step(i, skip)
@@ -221,7 +221,7 @@ class MixingEngine:
     def _adapt_while_averaging(self, bucket: BucketMemory, i: int, skip: bool) -> None:
         """Makes the step of a bucket and moves to the mean of all models, which is in its spare slot."""
         mean = self._mean(bucket, i)
-        if skip or self.optimizers[i].by_gradient_alone:
+        if skip or self._starts_from_mix(i):
             self._write_mix(bucket, mean)
             self._make_step(i, skip)
         else:
@@ -230,6 +230,10 @@ class MixingEngine:
             self._make_step(i, skip)
             bucket.values.add_(change, alpha=self._strength)
             bucket.show()
+
+    def _starts_from_mix(self, i: int) -> bool:
+        """Whether the step may start from W x(t), because it is the same there, or has to."""
+        return self.options.step_from == "mix" or self.optimizers[i].by_gradient_alone
 
     def _mean(self, bucket: BucketMemory, i: int) -> Tensor:
         """Waits for the mean of a block in its spare slot; raises RunFailed, also if it is not finite."""

@@ -473,7 +473,7 @@ def joined(
     memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, parts=len(plan.buckets) + 1, device=device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
-    for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
+    for name in ("scheme", "step_from", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
     chosen = "zeromq" if options.communication == "auto" else options.communication
     communication: Communication = made(COMMUNICATIONS, chosen)

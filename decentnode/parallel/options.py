@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from decentnode.parallel.mixture import MixInput
 
 Scheme = Literal["communicate_while_adapt", "adapt_then_combine"]
+StepFrom = Literal["own", "mix"]
 UpdateIn = Literal["backward", "step"]
 Buffers = Literal["local", "average", "mix"]
 OnLoss = Literal["stop", "continue"]
-CHOICES: dict[str, Any] = {"scheme": Scheme, "update_in": UpdateIn, "buffers": Buffers, "on_loss": OnLoss}
+CHOICES: dict[str, Any] = {
+    "scheme": Scheme,
+    "step_from": StepFrom,
+    "update_in": UpdateIn,
+    "buffers": Buffers,
+    "on_loss": OnLoss,
+}
 FUNCTIONS = {
     "scheduler": "a function that makes an LRScheduler of an optimizer",
     "before_mixing": "a function of a MixInput",
@@ -38,6 +45,10 @@ class Options:
 
     scheme: Scheme = "communicate_while_adapt"
     """x(t+1) = W x(t) + d(x(t)), exchanged while the step is computed; or x(t+1) = W (x(t) + d(x(t)))."""
+    step_from: StepFrom = "own"
+    """Where d starts with communicate_while_adapt: at x(t), or at W x(t), with the gradient at x(t) in both.
+    They differ where weights decay.
+    """
     update_in: UpdateIn = "backward"
     """Whether buckets are updated as soon as their gradients are ready, or all in `optimizer.step()`."""
     mixing_strength: float | Callable[[int], float] = 1.0
@@ -86,6 +97,8 @@ class Options:
         for name, wanted in FUNCTIONS.items():
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise _unfit(name, f"{wanted}, or None", getattr(self, name))
+        if self.step_from == "mix" and self.scheme != "communicate_while_adapt":
+            raise BadInput("step_from='mix' is for scheme='communicate_while_adapt'; leave it out")
         if self.update_in == "step" and (self.scaler is not None or self.clip_norm is not None):
             raise BadInput(
                 "scaler and clip_norm are for update_in='backward'; with 'step' the loop unscales and clips"

@@ -102,6 +102,11 @@ class Levels(SchemeWrapper):
         """The inner and the outer scheme."""
         return self.scheme, self.outer_scheme
 
+    @property
+    def only_averages(self) -> bool:
+        """Returns False: the chains of the levels are their own, and heads mix with another scheme."""
+        return False
+
     def first_transforms(self) -> tuple[Transform, ...]:
         return ()
 

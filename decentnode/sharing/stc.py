@@ -54,7 +54,10 @@ class Stc(Choco):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server is not None and self.by_edge:
-            raise BadInput.at("server", "is for a star that stays the same; leave it out")
+            key = "server" if self.memory is None else "memory"
+            raise BadInput.at(
+                key, "a server has one copy for all, on a star that never changes; leave it out"
+            )
 
     def preserves_mean(self, chain: Chain) -> bool:
         return self.server is None

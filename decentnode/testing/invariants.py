@@ -47,6 +47,10 @@ def residuals(lockstep: Lockstep) -> Tensor:
 
 def _residual(scheme: Sharing, model: Tensor) -> Tensor:
     state = scheme.state_dict()
+    if isinstance(scheme, Choco) and scheme.by_edge:
+        raise ValueError(
+            f"{name_of(scheme)} with copies by edge has a residual for each; residuals is for one by node"
+        )
     if isinstance(scheme, Choco):
         return model - torch.as_tensor(state["_models"]["h"])
     if isinstance(scheme, DeepSqueeze):

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -133,7 +134,7 @@ class TrainingSettings(Computation):
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     """auto: channels_last where there are convolutions, unless one of them would not be safe."""
 
-    @property
+    @cached_property
     def slowed(self) -> PaceSettings | None:
         """The pace; None where steps take what they take."""
         if isinstance(self.pace, Factory):

@@ -37,6 +37,8 @@ class Run:
     """Of each node, the seconds from the start of the command to the start of its first round."""
     round_seconds: list[float]
     """For each round, the median over nodes of what it took, without the evaluation."""
+    round_steps: list[int]
+    """For each round, the local steps of the first node."""
 
 
 def run_decentnode(config: str, *overrides: str) -> Run:
@@ -51,7 +53,9 @@ def run_decentnode(config: str, *overrides: str) -> Run:
         summary = json.loads((run_dir / "summary.json").read_text())
         rounds = [median(column) for column in zip(*(h.rounds for h in histories), strict=True)]
         starts = [history.first_round for history in histories]
-        return Run(ended.seconds, ended.cpu_seconds, memory.used_mb, summary, starts, rounds)
+        return Run(
+            ended.seconds, ended.cpu_seconds, memory.used_mb, summary, starts, rounds, histories[0].steps
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,16 +92,20 @@ class History:
 
     first_round: float
     rounds: list[float]
+    steps: list[int]
 
 
 def read_history(path: Path, began: float) -> History:
     """The rounds in a node's records; their clock is set by the time of the last write."""
-    records = read_records(path)
+    everybody = read_records(path)
+    # A file of many nodes has the rounds of all of them.
+    records = [record for record in everybody if record.rank == everybody[0].rank]
     ends, tests = ([getattr(record, name) for record in records] for name in ("seconds", "evaluate_seconds"))
     first = records[0]
     start = ends[0] - first.train_seconds - first.exchange_seconds - first.mix_seconds - tests[0]
     rounds = [end - before - test for before, end, test in zip([start, *ends], ends, tests, strict=False)]
-    return History(path.stat().st_mtime - began - (ends[-1] - start), rounds)
+    steps = [record.steps for record in records]
+    return History(path.stat().st_mtime - began - (ends[-1] - start), rounds, steps)
 
 
 class MemoryWatch(threading.Thread):

@@ -6,7 +6,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,16 @@ class Target:
         return f"{verdict:>6}  {self.name}: {self.value:.3g}, {self.bound} {self.limit:g}"
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that refuses arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; --help shows all options\n")
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--small", action="store_true", help="only show that it works")
     return made
 

@@ -677,6 +677,9 @@ name: levels,\n  inner: {fill: 1},\n  outer: {name: fed_avg, eta: 0, transforms:
     | 16 sharing.outer.eta | must be a number > 0, not 0
     | 16 sharing.outer.transforms[0] | unknown transform 'no' (known: ...
     | 16 sharing.outer.transforms[1].dtype | must be 'fp16' or 'bf16', not 1
+name: levels,\n  inner: ,\n  outer: {name: gossip, transforms: }
+    | 15 sharing.inner | must be ...
+    | 16 sharing.outer.transforms | must be ...
 name: levels, inner: secure_aggregation, outer: gradient_tracking
     | 14 sharing.inner | secure_aggregation does not work in a level; use gossip or fed_avg
     | 14 sharing.outer | gradient_tracking changes local steps; heads only mix: use gossip

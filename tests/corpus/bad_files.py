@@ -282,17 +282,17 @@ a secret with more in it
 """The damages in `formats.KEY_DEFECTS`."""
 
 ROW = (
-    '{"round": 0, "seconds": 1.0, "accuracy": {"0": 0.5}, "test_loss": {"0": '
-    '1.0}, "train_loss": {"0": 1.0}, "bytes_sent": {"0": 10}}\n'
+    '{"round": 0, "seconds": 1.0, "metrics": {"accuracy": {"0": 0.5}, "loss": {"0": '
+    '1.0}}, "train_loss": {"0": 1.0}, "bytes_sent": {"0": 10}}\n'
 )
 """A line of evaluations that is right."""
 
 RUNS = r"""
-partition.json {"schema": 1} | run: not the directory of a run (it has no config.yaml)
-summary.json {"schema": 1, "name": "a"}
+partition.json {"schema": 3} | run: not the directory of a run (it has no config.yaml)
+summary.json {"schema": 3, "name": "a"}
     | run/summary.json: not written by this version of decentnode: 'nodes': Expected `int`, got `null`
 evaluations.jsonl | run/evaluations.jsonl: holds no evaluation, so there is nothing to draw
-evaluations.jsonl {"round": 0, "seconds": 1.0, "accuracy": {"0": 0.5}, "test_loss": {"0": 1.0},
+evaluations.jsonl {"round": 0, "seconds": 1.0, "metrics": {"accuracy": {"0": 0.5}, "loss": {"0": 1.0}},
     + "train_loss": {"0": 1.0}, "bytes_sent": {
     | run/evaluations.jsonl: holds no evaluation, so there is nothing to draw
 evaluations.jsonl {row}{"round": 0, "seconds": 1.0, "\n{row}
@@ -312,24 +312,24 @@ evaluations.jsonl <a\n * 1000>
 
 BESIDE_A_ROW = r"""
 summary.json {"schema": 99, "name": "a"}
-    | run/summary.json: has schema 99; this version of decentnode reads 1, 2, 3
-summary.json {} | run/summary.json: has schema None; this version of decentnode reads 1, 2, 3
+    | run/summary.json: has schema 99; this version of decentnode reads schema 3
+summary.json {} | run/summary.json: has schema None; this version of decentnode reads schema 3
 summary.json []
     | run/summary.json: not a JSON object: Expected `object`, got `array`; restore the file, or remove it
-summary.json {"schema": 1, "na
+summary.json {"schema": 3, "na
     | run/summary.json: not a JSON object: Input data was truncated; restore the file, or remove it
 summary.json | run/summary.json: not a JSON object: Input data was truncated; restore the file, or remove it
-summary.json {"schema": 1}
+summary.json {"schema": 3}
     | run/summary.json: not written by this version of decentnode: 'name': Expected `str`, got `null`
-summary.json {"schema": 1, "name": 5}
+summary.json {"schema": 3, "name": 5}
     | run/summary.json: not written by this version of decentnode: 'name': Expected `str`, got `int`
 partition.json {
     | run/partition.json: not a JSON object: Input data was truncated; restore the file, or remove it
-partition.json {"schema": 1}
+partition.json {"schema": 3}
     | run/partition.json: not written by this version of decentnode: 'labels_per_rank': Expected `array`, ...
-partition.json {"schema": 1, "labels_per_rank": [[1, "a"]]}
+partition.json {"schema": 3, "labels_per_rank": [[1, "a"]]}
     | run/partition.json: not written by this version of decentnode: 'labels_per_rank': Expected `int`, ...
-partition.json {"schema": 1, "labels_per_rank": [[1, 2], [3]]}
+partition.json {"schema": 3, "labels_per_rank": [[1, 2], [3]]}
     | run/partition.json: not written by this version of decentnode: labels_per_rank has one number per ...
 """
 """A file of a run directory that has right evaluations besides, and what `plot` says of it."""
@@ -342,11 +342,11 @@ ROWS = r"""
 
 = "accuracy": {"0": 0.5}
 "accuracy": {"0": NaN}
-    | run/evaluations.jsonl:1: ...: JSON is malformed: invalid character (byte 47)
+    | run/evaluations.jsonl:1: ...: JSON is malformed: invalid character (byte 59)
 "accuracy": {"0": 1e999}
-    | run/evaluations.jsonl:1: ...: Number out of range - at `$.accuracy[...]`
+    | run/evaluations.jsonl:1: ...: Number out of range - at `$.metrics[...][...]`
 "accuracy": {"zero": 0.5}
-    | run/evaluations.jsonl:1: ...: Expected `int`, got `str` - at `key` in `$.accuracy`
+    | run/evaluations.jsonl:1: ...: Expected `int`, got `str` - at `key` in `$.metrics[...]`
 "accuracy": {}
     | run/evaluations.jsonl: round 0: the metrics and bytes_sent need one entry for each node, at least one
 
@@ -355,8 +355,8 @@ ROWS = r"""
     | run/evaluations.jsonl: round 0: the metrics and bytes_sent need one entry for each node, at least one
 "bytes_sent": {"0": -10} | run/evaluations.jsonl: round 0: bytes_sent must not be negative
 
-= "test_loss": {"0": 1.0}
-"test_loss": {"1": 1.0}
+= "loss": {"0": 1.0}
+"loss": {"1": 1.0}
     | run/evaluations.jsonl: round 0: the metrics and bytes_sent need one entry for each node, at least one
 
 = "seconds": 1.0

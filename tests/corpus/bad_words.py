@@ -25,7 +25,7 @@ resume coded --accept-code-change
     | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000;
     + begin a new run, which checkpoint.final or checkpoint.every lets continue
 resume older
-    | {here}/older/run.json: has schema 2; this version of decentnode resumes runs of schema 3
+    | {here}/older/run.json: has schema 2; this version of decentnode reads schema 3
 resume undecoded | {here}/undecoded/run.json: not written by this version of decentnode: 'code': ...
 status | decentnode: Missing argument 'RUN' (see decentnode --help)
 status nowhere | nowhere: not the directory of a run (it has no config.yaml)

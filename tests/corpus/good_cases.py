@@ -247,7 +247,7 @@ def _words() -> Iterator[Case]:
         "a picture of one evaluation": ("plot", "run", "--out", "pictures"),
     }
     row = (
-        '{"round": 0, "seconds": 1.0, "accuracy": {"0": 0.5}, "test_loss": {"0": null}, '
+        '{"round": 0, "seconds": 1.0, "metrics": {"accuracy": {"0": 0.5}, "loss": {"0": null}}, '
         '"train_loss": {}, "bytes_sent": {"0": 10}}\n'
     )
     files = {

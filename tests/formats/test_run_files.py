@@ -144,25 +144,6 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path_factory, cut) -> None:
     assert read_records(path) == read_records(str(path)) == [RoundRecord(0, 0)]
 
 
-def test_lines_of_schema_2_are_read_as_those_of_today(tmp_path) -> None:
-    """A metric had a field of its own then."""
-    (tmp_path / "evaluations.jsonl").write_text(
-        '{"round": 3, "seconds": 1.5, "accuracy": {"0": 0.5}, "test_loss": {"0": null}, "train_loss": {}, '
-        '"bytes_sent": {"0": 9}, "consensus_distance": 0.25, "average_model_accuracy": 0.75, '
-        '"average_model_loss": 2.0}\n'
-    )
-    (row,) = read_evaluations(tmp_path / "evaluations.jsonl")
-    metrics = {"accuracy": {0: 0.5}, "loss": {0: None}}
-    assert row == EvaluationRow(3, 1.5, metrics, {}, {0: 9}, 0.25, {"accuracy": 0.75, "loss": 2.0})
-    (tmp_path / "00000.jsonl").write_text(
-        '{"rank": 0, "round": 0, "test_accuracy": 0.5, "test_loss": 1.5}\n'
-        '{"rank": 0, "round": 1, "test_accuracy": null, "test_loss": null}\n{"rank": 0, "round": 2}\n'
-    )
-    tested, *others = read_records(tmp_path / "00000.jsonl")
-    assert tested.metrics == {"accuracy": 0.5, "loss": 1.5}
-    assert [record.metrics for record in others] == [{}, {}]
-
-
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -353,7 +334,7 @@ def test_the_hash_of_all_models_depends_on_rank_and_content() -> None:
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
-    write_atomically(tmp_path / "x.json", {"schema": 1, "distance": nan})
+    write_atomically(tmp_path / "x.json", {"schema": 3, "distance": nan})
     assert read_object(tmp_path / "x.json")["distance"] is None
 
 

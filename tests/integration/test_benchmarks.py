@@ -7,10 +7,13 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
 from decentnode.core.registry import TRANSFORMS
+from decentnode.simulation.network import Network
+from eval.benchmarks._ring_all_reduce import Ring
 from tests.integration.spawner import ROOT, Spawner
 
 SHORT = ("exchange", "mix", "private_step", "robust", "transforms", "wrapper")
@@ -25,6 +28,7 @@ LONG = (
     "simulate",
     "startup",
     "sweep",
+    "workers",
     "wrapper_memory",
 )
 LIMIT = 120.0
@@ -171,6 +175,13 @@ def check_wrapper(figures: dict) -> None:
     assert 0 < figures["extra_mb"] < 1
 
 
+def check_workers(figures: dict) -> None:
+    assert figures["batch"] * figures["workers"] == 16
+    assert figures["ratio"] == pytest.approx(figures["all_reduce_ms"] / figures["scheme_ms"], rel=0.01)
+    if figures["kind"] == "modelled":
+        assert min(figures["scheme_ms"], figures["all_reduce_ms"]) >= 0.99 * figures["compute_ms"] > 0
+
+
 def check_wrapper_memory(figures: dict) -> None:
     buckets = figures["late_buckets"]
     assert buckets < 1 if figures["transport"] == "shared_memory" else 0.5 < buckets < 6
@@ -203,10 +214,58 @@ CHECKS = {
     "startup": check_startup,
     "evaluation": check_evaluation,
     "sweep": check_sweep,
+    "workers": check_workers,
     "transforms": check_transforms,
     "wrapper": check_wrapper,
     "wrapper_memory": check_wrapper_memory,
 }
+
+
+def modelled_ring(ranks: int, seconds: float, size: int = 8_000_000) -> float:
+    """Seconds of a step by all-reduce where each message takes 10 ms and 8 Mbit/s."""
+    latency, rates = np.full((ranks, ranks), 0.01), np.full(ranks, 8e6)
+    return Ring(Network("fair", latency, rates, rates), lambda rank, step: seconds, size, 5).step_seconds()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_modelled_all_reduce_has_the_time_of_its_closed_form(ranks: int) -> None:
+    messages = 2 * (ranks - 1) * (0.01 + 8 * 8_000_000 / ranks / 8e6)
+    assert modelled_ring(ranks, 0.3) == pytest.approx(max(0.3, 0.1 + messages), rel=1e-6)
+    assert modelled_ring(ranks, 60.0) == pytest.approx(60.0)
+
+
+def test_a_modelled_all_reduce_waits_for_the_slowest_rank() -> None:
+    latency, rates = np.zeros((4, 4)), np.full(4, np.inf)
+    ring = Ring(Network("fair", latency, rates, rates), lambda rank, step: 1.0 + (rank == 2), 1000, 6)
+    # The last parts of the others come from it, a third of its step after it has begun that.
+    assert 1.9 < ring.step_seconds() <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--workers", "1,x"], "--workers: must be numbers of workers such as 1,2,4,8, not '1,x'"),
+        (
+            ["--workers", "2,3"],
+            "16 is the batch of all workers, and 3 do not divide it; 12 and 18 can be divided",
+        ),
+        (["--virtual", "4"], "--virtual: name a network, such as --network '{latency: 1 ms,"),
+        (["--network", "slow"], "--network: must be such as"),
+        (["--network", "{latncy: 1 ms}"], "communication.latncy: unknown option"),
+        (["training.name=ddp", "sharing=none"], "is all-reduce itself"),
+        (["--graph", "torus"], "--graph: torus has no option nodes"),
+        (["--graph", "{name: rng}"], "unknown graph 'rng'"),
+        (["--rounds", "0"], "--rounds and --repeats: must be at least 1"),
+        (["--reps", "2"], "unrecognized arguments: --reps 2; --help shows all options"),
+    ],
+)
+def test_workers_refuses_what_is_wrong_in_one_line(words: list[str], line: str) -> None:
+    command = [str(Spawner.of_this_process().python()), "eval/benchmarks/workers.py", "quickstart", *words]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert line in ended.stderr
 
 
 def test_every_registered_transform_is_timed() -> None:

@@ -6,7 +6,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.integration.running import QUICKSTART, ROOT, run_command, start_command, wait_until
+import pytest
+
+from tests.integration.running import QUICKSTART, ROOT, call, run_command, start_command, wait_until
 from tests.integration.spawner import Command, Spawner
 
 PORTS = {"plain": 31270, "torchrun": 31274, "srun": 31278, "stopped": 31282}
@@ -74,6 +76,36 @@ def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
     assert codes == [0, 0], (tmp_path / "agent0.out").read_text()
     hashes = {model_hash(tmp_path / name) for name in ("plain", "torchrun/machine-0", "srun/machine-0")}
     assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("starter", ["run", "torchrun"])
+def test_printed_commands_start_the_machines(tmp_path, starter):
+    """A shell gets what `decentnode commands` has printed, a line for each of two machines."""
+    python = str(Spawner.of_this_process().python())
+    for name, module in (("decentnode", "decentnode"), ("torchrun", "torch.distributed.run")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    machines = "[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]"
+    base = {"run": 31290, "torchrun": 31300}[starter]
+    mapping = f"mapping={{machines: {machines}, rendezvous_port: {base}}}"
+    arguments = words(tmp_path / "run", base + 2, mapping)[1:]
+    printed = call(
+        "commands", *arguments, "--with", starter, *(["--port", f"{base + 8}"] * (starter != "run"))
+    )
+    assert printed.returncode == 0, printed.stderr
+    variables = {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    shells, commands = [], printed.stdout.splitlines()[1::2]
+    for machine, command in enumerate(commands):
+        with (tmp_path / f"{machine}.out").open("wb") as out:
+            shells.append(
+                subprocess.Popen(
+                    ["bash", "-c", command], stdout=out, stderr=subprocess.STDOUT, env=os.environ | variables
+                )
+            )
+    codes = [shell.wait(120) for shell in shells]
+    assert codes == [0, 0], (tmp_path / "0.out").read_text() + (tmp_path / "1.out").read_text()
+    summaries = [path.read_text() for path in (tmp_path / "run").rglob("summary.json")]
+    assert len(summaries) == 2 and {json.loads(text)["nodes"] for text in summaries} == {4}
 
 
 def test_all_processes_end_when_the_job_is_asked_to(tmp_path):

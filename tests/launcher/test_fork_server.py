@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Exited, Failed, Reporter, ReportReader, Restarted
 from decentnode.core.polling import ready
+from decentnode.core.process_setup import ForkedProcess
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.launcher.processes import fork_server
@@ -94,16 +94,12 @@ def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
     """As when the kernel keeps one of its children for ever."""
     monkeypatch.setattr(Timeouts, "server_end", 0.3)
     server = object.__new__(fork_server.ForkServer)
-    server._lifeline_end, server._lifeline = os.pipe()
-    sleeper = subprocess.Popen(["sleep", "60"])
-    server.pid = sleeper.pid
-    os.kill(server.pid, signal.SIGSTOP)
+    server.process = ForkedProcess(lambda lifeline: time.sleep(60) or 0, down=1)
+    os.kill(server.process.pid, signal.SIGSTOP)
     began = time.monotonic()
     server.close()
     assert time.monotonic() - began < 5.0
-    os.close(server._lifeline_end)
-    assert not Path(f"/proc/{server.pid}").exists()
-    sleeper.returncode = -signal.SIGKILL  # it has been waited for
+    assert not Path(f"/proc/{server.process.pid}").exists()
 
 
 def test_a_server_that_is_killed_before_it_has_sent_anything_leaves_no_directory(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ class IdleLauncher:
         self.membership.start()
         self.recorded, self.is_stopping = Recorded(), False
         self.identity = RunIdentity(directory, "", 6)
-        reason = why_not_taken_back(experiment.settings.sharing.make(), experiment.gradient_sync)
+        reason = why_not_taken_back(experiment.settings.sharing.make(), experiment.samples.gradient_sync)
         shared = {
             "machine": machine,
             "mapping": experiment.mapping,

@@ -228,7 +228,7 @@ DAMAGED = {
     "starts": ([3, [-2], [1 << 62], [True], [None], {}], "starts must be a list of rounds, not "),
     "code": (NO_CODE, r"not written by [^\n]*: 'code': "),
     "threads": ([None, 0, "2", True], "threads must be a whole number above 0, not "),
-    "schema": ([1, 2], r"has schema \d; this version of decentnode resumes runs of schema 3"),
+    "schema": ([1, 2], r"has schema \d; this version of decentnode reads schema 3"),
 }  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_a_damaged_state_is_one_line_before_anything_changes(tmp_path, key, valu
 )
 def test_a_damaged_summary_is_one_line(tmp_path, content):
     past = begun(tmp_path)
-    (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
+    (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 3, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
         past.refuse_finished(4)
 

@@ -15,7 +15,8 @@ from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.formats.metrics import ACCURACY, LOSS
-from decentnode.formats.reader import EvaluationRow
+from decentnode.formats.partition_table import PartitionTable
+from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.formats.records import write_atomically
 from decentnode.results import curves
 from decentnode.results.figures import plots as figures
@@ -42,8 +43,8 @@ def row(round: int, *accuracy: float, **fields) -> EvaluationRow:
 def make_run(path: Path, *rows: EvaluationRow, name: str = "trial") -> Path:
     path.mkdir(parents=True)
     (path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
-    write_atomically(path / "summary.json", {"schema": 1, "name": name})
-    write_atomically(path / "partition.json", {"schema": 1, "labels_per_rank": [[1, 2], [3, 0]]})
+    write_atomically(path / "summary.json", {"schema": SCHEMA, "name": name})
+    write_atomically(path / "partition.json", PartitionTable([3, 3], [[1, 2], [3, 0]]).content)
     return path
 
 
@@ -222,7 +223,7 @@ def test_of_many_nodes_a_panel_shows_quantiles(tmp_path) -> None:
         each.metrics["loss"] = {rank: 0.01 * (rank + 1) for rank in range(101)} | {0: None}
         each.bytes_sent = {rank: 1 for rank in range(1250)}
     run = make_run(tmp_path / "many", *rows)
-    write_atomically(run / "partition.json", {"schema": 1, "labels_per_rank": [[0, 3], [2, 1]] * 700})
+    write_atomically(run / "partition.json", PartitionTable([3, 3] * 700, [[0, 3], [2, 1]] * 700).content)
     runs = curves.read_runs([run])
     panels = figures.panels_of(runs)
     shown = {}

@@ -13,7 +13,7 @@ from decentnode.graph.roles import Hierarchical
 from decentnode.sharing import Choco, FedAvg, FedStc, Gossip, GradientTracking, Levels, NoSharing
 from decentnode.sharing.levels import LevelScheme
 from decentnode.testing import Lockstep, bound, random_models
-from decentnode.transforms import Cast
+from decentnode.transforms import Cast, TopK
 
 N, K, EVERY = 12, 3, 2
 CLUSTERS = np.arange(N).reshape(-1, K)
@@ -126,6 +126,11 @@ def test_schemes_that_do_not_work_in_their_level_are_refused_together(inner, out
     with pytest.raises(BadInput) as caught:
         Levels(LevelScheme(inner), LevelScheme(outer))
     assert str(caught.value).splitlines() == lines
+
+
+def test_buffers_are_averaged_beside_the_chains_of_the_levels():
+    """Compressed variances could become negative, and the chains are not those of the whole scheme."""
+    assert Gossip().only_averages and not Levels(LevelScheme(Gossip(), (TopK(0.1),))).only_averages
 
 
 def test_a_chain_for_both_levels_is_refused():

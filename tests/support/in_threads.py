@@ -60,7 +60,9 @@ class Ranks(Nodes):
         def join(rank):
             node, place = self.nodes[rank], place_of(rank, count, self.directory)
             node.training.join(
-                self.experiment.gradient_sync.connect(sync_context(LONG_DEADLINES, node, place, RUN_ID))
+                self.experiment.samples.gradient_sync.connect(
+                    sync_context(LONG_DEADLINES, node, place, RUN_ID)
+                )
             )
 
         everybody(join, count)

@@ -69,6 +69,9 @@ def test_invariants_have_names_and_say_who_has_them():
         kept = Lockstep(make, Ring(8), models, lambda: (TopK(0.5),))
         kept.run(40, problem.gradient, 0.05)
         assert residuals(kept).shape == models.shape and 0 < residuals(kept).norm() < problem.b.norm()
+    by_edge = Lockstep(lambda: Choco(copies="edge"), Ring(4), random_models(4), lambda: (TopK(0.5),))
+    with pytest.raises(ValueError, match="choco with copies by edge"):
+        residuals(by_edge)
     owners = {tracker_gap: "beer", push_weights: "push_sum", residuals: "error_feedback"}
     for invariant, owner in owners.items():
         with pytest.raises(ValueError, match=f"gossip .*{owner}"):

@@ -46,7 +46,7 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
         4
         + settings.communication.overlap
         + bool(settings.evaluation.background)
-        + experiment.gradient_sync.one_model
+        + experiment.samples.gradient_sync.one_model
     )
     copies += _optimizer_copies(experiment)
     vector = experiment.layout.nbytes

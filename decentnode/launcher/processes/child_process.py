@@ -14,15 +14,19 @@ from decentnode.errors import STOPPED_BY, StartError
 class ChildProcess(ForkedProcess):
     """The launcher's end: it learns when the process ends, and ends it."""
 
-    def __init__(self, name: str, work: Callable[[], object], log: Path, outlives: bool = False) -> None:
+    def __init__(
+        self, name: str, work: Callable[..., object], log: Path, outlives: bool = False, down: int = 0,
+        up: int = 0,
+    ) -> None:  # fmt: skip
         """Forks a process that does `work` and exits; raises StartError. No thread may run yet.
 
-        `outlives`: it is not killed when the launcher dies, so it must notice that itself.
+        `outlives`: it is not killed when the launcher dies, so it must notice that itself. `down`, `up`: the
+        number of pipes there and back.
         """
         self.log = log
         end_thread_pools()
         try:
-            super().__init__(partial(_run, work, log, None if outlives else os.getpid()))
+            super().__init__(partial(_run, work, log, None if outlives else os.getpid()), down, up)
         except OSError as error:
             raise StartError(f"{name} cannot be started: {error.strerror}") from error
 
@@ -33,7 +37,7 @@ class ChildProcess(ForkedProcess):
         return code or 0
 
 
-def _run(work: Callable[[], object], log: Path, launcher: int | None) -> int:
+def _run(work: Callable[..., object], log: Path, launcher: int | None, *ends: int) -> int:
     # First: it must not outlive a launcher that dies now.
     if launcher is not None:
         die_with(launcher)
@@ -41,5 +45,5 @@ def _run(work: Callable[[], object], log: Path, launcher: int | None) -> int:
     for signum in STOPPED_BY:
         signal.signal(signum, signal.SIG_IGN)
     redirect_output(log)
-    work()
+    work(*ends)
     return 0

@@ -15,14 +15,14 @@ import signal
 import struct
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Restarted
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import die_with, end_thread_pools
+from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
@@ -47,33 +47,23 @@ class ForkServer:
 
     def __init__(self, fork_context: ForkContext, positions: list[int]) -> None:
         """Forks the server, which forks one host process for each position. No thread may run yet."""
-        self._lifeline_end, self._lifeline = os.pipe()
-        made, is_made = os.pipe()
         # A collection in a child would write to, and so copy, every page it shares with the server.
         gc.collect()
         gc.freeze()
         end_thread_pools()
         try:
-            self.pid = os.fork()
+            self.process = ForkedProcess(partial(_serve, fork_context, positions), down=1, up=1)
         except OSError as error:
             raise StartError(f"the processes of this machine cannot be started: {error.strerror}") from error
-        if self.pid == 0:
-            # A writing end in the server would hide the end of the launcher.
-            os.close(self._lifeline)
-            os.close(made)
-            _serve(fork_context, positions, self._lifeline_end, is_made)
-        os.close(self._lifeline_end)
-        # A writing end here would hide the end of the server from the read below.
-        os.close(is_made)
+        self._lifeline, is_made = self.process.ends
         # The end of the pipe without a byte means that the server has ended.
-        if not os.read(made, 1):
-            _, status = os.waitpid(self.pid, 0)
-            if os.WIFSIGNALED(status):
+        if not os.read(is_made, 1):
+            code, _ = self.process.reap()
+            self.process.close_ends()
+            if code and code < 0:
                 shutil.rmtree(fork_context.socket_dir, ignore_errors=True)
-                how = how_it_ended(-os.WTERMSIG(status))
-                raise StartError(f"the process that starts the nodes was {how}")
+                raise StartError(f"the process that starts the nodes was {how_it_ended(code)}")
             raise StartError(f"{fork_context.socket_dir}: a directory for sockets cannot be made there")
-        os.close(made)
 
     def kill(self) -> None:
         """Kills all host processes at once."""
@@ -93,18 +83,14 @@ class ForkServer:
 
     def close(self) -> None:
         """Closes the pipe, so the server ends with its children; waits for it, but not for ever."""
-        os.close(self._lifeline)
         # A signal handler may still use it, and the number may belong to another file by then.
         self._lifeline = -1
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            # A pidfd can be polled with a timeout; waitpid cannot.
-            watched = os.pidfd_open(self.pid)
-            if not ready([watched], seconds=Timeouts.server_end):
-                # The kernel then kills its children, too (`die_with`).
-                os.kill(self.pid, signal.SIGKILL)
-            if ready([watched], seconds=Timeouts.server_end):
-                os.waitpid(self.pid, 0)
-            os.close(watched)
+        self.process.close_ends()
+        if not self.process.has_ended(Timeouts.server_end):
+            # The kernel then kills its children, too (`die_with`).
+            self.process.kill()
+        if self.process.has_ended(Timeouts.server_end):
+            self.process.reap()
 
 
 def end_hung(pids: Sequence[int]) -> None:
@@ -117,12 +103,15 @@ def end_hung(pids: Sequence[int]) -> None:
         time.sleep(pause)
 
 
-def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
+def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_made: int) -> int:
     """Runs the server, which creates and removes the directory of the sockets, even if the launcher is
-    killed.
+    killed; returns its exit code.
     """
     try:
         Path(fork_context.socket_dir).mkdir(0o700)
+    except OSError:
+        return 1
+    try:
         # Open until the last process of the run has ended, because all inherit it.
         path = f"{fork_context.socket_dir}/{HELD}"
         held = os.open(f"{path}.new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -136,7 +125,7 @@ def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_ma
         ForkServerProcess(fork_context, positions, lifeline).serve()
     finally:
         shutil.rmtree(fork_context.socket_dir, ignore_errors=True)
-        os._exit(0)
+    return 0
 
 
 class ForkServerProcess:

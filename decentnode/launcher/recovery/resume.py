@@ -246,9 +246,6 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
     if not path.exists():
         raise BadInput(f"{run_dir}: this run was never started, so there is nothing to resume from")
     content = read_object(path)
-    if content["schema"] != SCHEMA:
-        what = f"has schema {content['schema']}; this version of decentnode resumes runs of schema {SCHEMA}"
-        raise BadInput(f"{path}: {what}")
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
     if not isinstance(run_id, str) or len(run_id) != 16:
         raise BadInput(f"{path}: has no run id")

@@ -36,21 +36,16 @@ class WriterProcess:
     def __init__(self, plugin: Plugin, run_dir: Path, run_lock: RunLock, log: Path) -> None:
         """Forks the process; raises StartError. No thread may run yet."""
         self.name = plugin.name
-        reading_end, self._notices = os.pipe()
-        self._problems, problems = os.pipe()
-        # A writer that hangs must not block the launcher; one that ended has said what it had to say.
-        os.set_blocking(self._notices, False)
-        os.set_blocking(self._problems, False)
         launcher = os.getpid()
 
-        def work() -> None:
+        def work(notices: int, problems: int) -> None:
             # It may outlive the launcher, and then must not keep what that held, such as the lock of a sweep.
-            kept = {0, 1, 2, reading_end, problems, run_lock.fileno()}
+            kept = {0, 1, 2, notices, problems, run_lock.fileno()}
             for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - numbers
                 with contextlib.suppress(OSError):  # that of the listing
                     os.close(fd)
             try:
-                _follow(plugin, run_dir, run_lock, reading_end, launcher)
+                _follow(plugin, run_dir, run_lock, notices, launcher)
             except BaseException as error:  # whatever the library raises
                 text = next(iter(str(error).splitlines()), "")
                 # An error of ours says enough without its class.
@@ -59,9 +54,11 @@ class WriterProcess:
                 os.write(problems, problem.encode()[:MOST_PROBLEM_BYTES])
                 raise
 
-        self.child = ChildProcess(f"writer {self.name}", work, log, outlives=True)
-        os.close(reading_end)
-        os.close(problems)
+        self.child = ChildProcess(f"writer {self.name}", work, log, outlives=True, down=1, up=1)
+        self._notices, self._problems = self.child.ends
+        # A writer that hangs must not block the launcher; one that ended has said what it had to say.
+        os.set_blocking(self._notices, False)
+        os.set_blocking(self._problems, False)
 
     def notify(self, notice: bytes) -> None:
         """Passes a notice on; never waits."""
@@ -73,8 +70,7 @@ class WriterProcess:
         status, problem = self.child.close(), b""
         with contextlib.suppress(BlockingIOError):
             problem = os.read(self._problems, MOST_PROBLEM_BYTES)
-        os.close(self._notices)
-        os.close(self._problems)
+        self.child.close_ends()
         return problem.decode(errors="replace") or (how_it_ended(status) if status else "")
 
 
@@ -142,7 +138,6 @@ def _follow(plugin: Plugin, run_dir: Path, run_lock: RunLock, notices: int, laun
 
     def read_notices() -> bytes:
         """Waits for notices; empty when all were read and the launcher has died."""
-        # Other processes of the launcher may have the pipe for a moment longer.
         return os.read(notices, 1 << 16) if notices in ready([notices, alive]) else b""
 
     # Some runs end before they begin.

@@ -31,7 +31,9 @@ class CopySharing(Sharing):
 
     gamma: Fraction = 0.1
     copies: Literal["auto", "node", "edge"] = "auto"
-    """One copy for the node, or one for each edge; auto: edge on a graph that changes or with `memory`."""
+    """One copy for the node, or one for each edge; auto: edge with `memory`, or where the graph of the run
+    changes (in a level or in Python: node).
+    """
     memory: Positive | None = None
     """Rounds without an exchange after which the copies of an edge are forgotten; null: never."""
 
