@@ -266,7 +266,8 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "attacks": GROUND
         | {"sharing", "transforms", "graph", "training", "models", "datasets", "config", "node", "launcher"}
         | {"cli", "formats", "results"},
-        "interop": GROUND | {"config", "graph", "models", "node", "launcher", "cli", "formats", "results"},
+        "interop": GROUND
+        | {"config", "graph", "models", "datasets", "node", "launcher", "cli", "formats", "results"},
         "studies": GROUND
         | {"config", "graph", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
     },

@@ -76,21 +76,27 @@ class Images(FileDataset):
     def decoded(self, count: int, image: Callable[[int], Pixels], contents: Sequence[str]) -> Tensor:
         """`count` images, `image(i)` the i-th, from a mapped file that is made where it is missing.
 
-        `contents` says what the images are, and so which file it is. All processes of the machine share the
-        pages of the file that they use. Raises DatasetError.
+        All processes of the machine share the pages of the file that they use. `contents` as for `cached`.
+        Raises DatasetError.
         """
-        identity = hashlib.sha256("\n".join([*contents, f"{self.size} {self.side}"]).encode())
-        folder = self._cache()
-        file = folder / f"images-{identity.hexdigest()[:32]}-{self.size}.u8"
-        shape = (count, 3, self.size, self.size)
+        file, shape = self.cached(count, contents)
         try:
-            if not file.is_file() or file.stat().st_size != int(np.prod(shape)):
-                folder.mkdir(parents=True, exist_ok=True)
+            if not is_whole(file, shape):
+                file.parent.mkdir(parents=True, exist_ok=True)
                 self._write(file, shape, image)
             # Copy on write: torch asks for writable memory, and nobody writes.
             return torch.from_numpy(np.memmap(file, np.uint8, mode="c", shape=shape))
         except OSError as error:
             raise DatasetError.at("dataset.cache_path", f"{file}: {error.strerror or error}") from error
+
+    def cached(self, count: int, contents: Sequence[str]) -> tuple[Path, tuple[int, ...]]:
+        """The file of so many decoded images, and their shape; raises DatasetError.
+
+        `contents` says what the images are, and so which file it is.
+        """
+        identity = hashlib.sha256("\n".join([*contents, f"{self.size} {self.side}"]).encode())
+        file = self._cache() / f"images-{identity.hexdigest()[:32]}-{self.size}.u8"
+        return file, (count, 3, self.size, self.size)
 
     def _cache(self) -> Path:
         if self.cache_path is not None:
@@ -103,13 +109,7 @@ class Images(FileDataset):
             ) from None
 
     def _write(self, file: Path, shape: tuple[int, ...], image: Callable[[int], Pixels]) -> None:
-        size, free = int(np.prod(shape)), shutil.disk_usage(file.parent).free
-        if size > free:
-            raise DatasetError.at(
-                "dataset.cache_path",
-                f"{file.parent}: {shape[0]} decoded images need {size / 1e9:.3g} GB, and "
-                f"{free / 1e9:.3g} GB are free; name another folder, or a smaller size",
-            )
+        check_space(file.parent, shape)
         # Under a name of its own until it is whole: several launchers may make it at once.
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}-")
         try:
@@ -122,6 +122,18 @@ class Images(FileDataset):
         finally:
             with suppress(FileNotFoundError):
                 Path(name).unlink()
+
+
+@dataclass(frozen=True)
+class ListedImages:
+    """The image files of a part, with their classes."""
+
+    part: str
+    """`train`, or the name of the folder to test with."""
+    files: Sequence[Path]
+    labels: Sequence[int]
+    contents: Sequence[str]
+    """What tells other images apart from these."""
 
 
 @DATASETS.register("image_folder", "imagenet")
@@ -144,7 +156,8 @@ class ImageFolder(Images):
     def steps(self) -> str:
         return (
             "put images into {folder}/imagenet/train/CLASS and {folder}/imagenet/val/CLASS; those of "
-            "ImageNet are at https://image-net.org/download (155 GB, for research, with an account)"
+            "ImageNet are at https://image-net.org/download (155 GB, for research, with an account), and "
+            "decentnode prepare imagenet {folder}/imagenet unpacks them"
         )
 
     def is_complete(self, directory: Path) -> bool:
@@ -160,14 +173,24 @@ class ImageFolder(Images):
         return {"path": str(directory / "images"), "cache_path": str(directory / "cache")}
 
     def read(self, seed: int) -> LoadedDataset:
+        parts, classes = self.listed()
+        images = [(self._decoded(part), torch.tensor(part.labels)) for part in parts]
+        return image_dataset(images[0], images[1], classes)
+
+    def listed(self) -> tuple[list[ListedImages], int]:
+        """The images of both parts, and the number of classes; raises DatasetError."""
         check_pillow("image_folder")
         directory = self.directory()
         classes = sorted(folder.name for folder in class_folders(directory / "train"))
-        parts = [self._part(part, classes) for part in (directory / "train", self._test(directory))]
-        return image_dataset(parts[0], parts[1], len(classes))
+        parts = [self._listed(part, classes) for part in (directory / "train", self._test(directory))]
+        return parts, len(classes)
 
-    def _part(self, folder: Path, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
-        files, labels = [], []
+    def _decoded(self, images: ListedImages) -> Tensor:
+        files = images.files
+        return self.decoded(len(files), lambda i: self.square(files[i], str(files[i])), images.contents)
+
+    def _listed(self, folder: Path, classes: Sequence[str]) -> ListedImages:
+        files, labels = list[Path](), list[int]()
         try:
             for inside in sorted(class_folders(folder)):
                 if inside.name not in classes:
@@ -190,8 +213,23 @@ class ImageFolder(Images):
             ) from error
         if not files:
             raise DatasetError.at("dataset.path", f"{folder}: no images in folders of classes")
-        images = self.decoded(len(files), lambda i: self.square(files[i], str(files[i])), contents)
-        return images, torch.tensor(labels)
+        return ListedImages(folder.name, files, labels, contents)
+
+
+def is_whole(file: Path, shape: tuple[int, ...]) -> bool:
+    """Whether the file of decoded images is there."""
+    return file.is_file() and file.stat().st_size == int(np.prod(shape))
+
+
+def check_space(folder: Path, shape: tuple[int, ...], there: int = 0) -> None:
+    """Raises DatasetError where a folder has no room for decoded images, of which it has `there` bytes."""
+    size, free = int(np.prod(shape)) - there, shutil.disk_usage(folder).free
+    if size > free:
+        raise DatasetError.at(
+            "dataset.cache_path",
+            f"{folder}: {shape[0]} decoded images need {size / 1e9:.3g} GB, and "
+            f"{free / 1e9:.3g} GB are free; name another folder, or a smaller size",
+        )
 
 
 def class_folders(folder: Path) -> list[Path]:

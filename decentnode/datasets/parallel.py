@@ -31,6 +31,9 @@ SAMPLE_PAIRS = 480
 SAMPLE_DOCUMENTS = 120
 TOKENIZER = "tokenizer.json"
 
+Rows = NDArray[np.int64]
+"""The length of source and target, and the line, of each pair, shape (pairs, 3)."""
+
 
 @DATASETS.register("parallel")
 @dataclass(kw_only=True)
@@ -74,8 +77,8 @@ class Parallel(Dataset):
     @property
     def steps(self) -> str:
         return (
-            "fetch a corpus, such as WMT 2014 (statmt.org/wmt14), and write its two languages as train.en, "
-            "train.de, valid.en and valid.de into {folder}"
+            "write the two languages of a corpus as train.en, train.de, valid.en and valid.de into {folder}; "
+            "decentnode prepare wmt14 FOLDER makes those of WMT 2014"
         )
 
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
@@ -89,12 +92,8 @@ class Parallel(Dataset):
         return Path(self.path or "")
 
     def read(self, seed: int) -> LoadedDataset:
-        pairs = [self._pair(name) for name in (self.train, self.valid)]
-        content = xxhash.xxh3_128(f"{FORMAT} {self.vocabulary}".encode())
-        for file in chain.from_iterable(pair[:2] for pair in pairs):
-            content.update(file.digest)
-        cache = self.cache_path or self._directory / CACHE
-        folder = prepared(cache, content.hexdigest(), lambda empty: self._prepare(empty, pairs))
+        pairs = self.file_pairs()
+        folder = prepared(self.cache, self.cache_name(pairs), lambda empty: self._prepare(empty, pairs))
         try:
             vocabulary = byte_pairs.vocabulary_of((folder / TOKENIZER).read_bytes(), self.vocabulary)
             parts = [self._load(folder / part, vocabulary) for part in ("train", "test")]
@@ -106,6 +105,22 @@ class Parallel(Dataset):
         return LoadedDataset(
             train, test, self.vocabulary, shape=(self.length,), fitted=("the vocabulary of byte pairs",)
         )
+
+    @property
+    def cache(self) -> Path:
+        """Where the vocabulary and the ids are kept."""
+        return self.cache_path or self._directory / CACHE
+
+    def file_pairs(self) -> list[list[TextFile]]:
+        """The files to train and to test with, source before target; raises DatasetError."""
+        return [self._pair(name) for name in (self.train, self.valid)]
+
+    def cache_name(self, file_pairs: list[list[TextFile]]) -> str:
+        """The folder in `cache` for the content of these files."""
+        content = xxhash.xxh3_128(f"{FORMAT} {self.vocabulary}".encode())
+        for file in chain.from_iterable(pair[:2] for pair in file_pairs):
+            content.update(file.digest)
+        return content.hexdigest()
 
     def _pair(self, name: str) -> list[TextFile]:
         """The files of both languages, and of documents if there are any."""
@@ -122,17 +137,34 @@ class Parallel(Dataset):
 
     def _prepare(self, folder: Path, file_pairs: list[list[TextFile]]) -> None:
         """Writes the tokenizer, and the ids of both parts."""
-        texts = chain.from_iterable(file.texts() for file in file_pairs[0][:2])
-        tokenizer = byte_pairs.trained(texts, self.vocabulary)
-        write_durably(folder / TOKENIZER, [tokenizer.to_str().encode()])
-        for name, (source, target, *_) in zip(("train", "test"), file_pairs, strict=True):
-            rows = list[tuple[int, int, int]]()
-            write_durably(folder / f"{name}.ids", self._ids(tokenizer, source, target, rows=rows))
-            if not rows:
-                raise DatasetError.at("dataset.path", f"{source.path}: has no sentence with a translation")
-            table = io.BytesIO()
-            np.save(table, np.array(rows, dtype=np.int64))
-            write_durably(folder / f"{name}.npy", [table.getvalue()])
+        tokenizer = self.trained_tokenizer(folder / TOKENIZER, file_pairs[0][0], file_pairs[0][1])
+        for part, (source, target, *_) in zip(("train", "test"), file_pairs, strict=True):
+            rows = self.write_ids(folder / part, tokenizer, source, target)
+            self.write_rows(folder / part, rows, source)
+
+    def trained_tokenizer(
+        self, path: Path, source_file: TextFile, target_file: TextFile, threads: bool = False
+    ) -> Any:
+        """Trains the tokenizer of both languages, and writes it; `threads` as for `byte_pairs.trained`."""
+        texts = chain(source_file.texts(), target_file.texts())
+        tokenizer = byte_pairs.trained(texts, self.vocabulary, threads)
+        write_durably(path, [tokenizer.to_str().encode()])
+        return tokenizer
+
+    def write_ids(self, stem: Path, tokenizer: Any, source_file: TextFile, target_file: TextFile) -> Rows:
+        """Writes the ids of all pairs; returns lengths of source and target, and the line, of each."""
+        rows = list[tuple[int, int, int]]()
+        write_durably(stem.with_suffix(".ids"), self._ids(tokenizer, source_file, target_file, rows=rows))
+        return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+    @staticmethod
+    def write_rows(stem: Path, rows: Rows, source_file: TextFile) -> None:
+        """Writes what `write_ids` returned; raises DatasetError where there is no pair."""
+        if not len(rows):
+            raise DatasetError.at("dataset.path", f"{source_file.path}: has no sentence with a translation")
+        table = io.BytesIO()
+        np.save(table, rows)
+        write_durably(stem.with_suffix(".npy"), [table.getbuffer()])
 
     def _ids(
         self, tokenizer: Any, source_file: TextFile, target_file: TextFile, rows: list[tuple[int, int, int]]

@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +30,10 @@ class TextFile:
     lines: int
     digest: bytes
     """A hash of its content."""
+    first: int = 1
+    """The number of its first line in the file at `path`, of which it may be a piece."""
+    offset: int = 0
+    """The byte where that line starts."""
 
     @classmethod
     def at(cls, path: Path) -> "TextFile":
@@ -52,7 +56,8 @@ class TextFile:
         """Each line without blanks around it; raises DatasetError where it is no UTF-8."""
         # In binary, because text ends lines at more characters than a line feed.
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            file.seek(self.offset)
+            for number, line in enumerate(islice(file, self.lines), self.first):
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 except UnicodeDecodeError as error:
@@ -61,6 +66,16 @@ class TextFile:
                         f"{self.path}:{number}: is no UTF-8 text: {error.reason} at byte "
                         f"{error.start} of the line",
                     ) from error
+
+    def pieces(self, lines: int) -> Iterator["TextFile"]:
+        """Yields it in pieces of so many lines, with its digest, for several processes."""
+        offset = self.offset
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            for start in range(0, self.lines, lines):
+                count = min(lines, self.lines - start)
+                yield replace(self, lines=count, first=self.first + start, offset=offset)
+                offset += sum(map(len, islice(file, count)))
 
 
 def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -120,7 +120,7 @@ class Text(Dataset):
 def check_path(path: Path | None, dataset: Dataset) -> None:
     """Raises DatasetError where a dataset without usual places has neither a path nor a sample."""
     if path is None and not dataset.sample:
-        raise DatasetError.at("dataset.path", f"missing; {dataset.steps}")
+        raise DatasetError.at("dataset.path", f"missing; {dataset.steps.format(folder='FOLDER')}")
 
 
 @DATASETS.register("tokens")
@@ -156,7 +156,7 @@ class Tokens(Dataset):
 
     @property
     def steps(self) -> str:
-        made = "nanoGPT's data/openwebtext/prepare.py makes train.bin and val.bin"
+        made = "decentnode prepare openwebtext FOLDER makes train.bin and val.bin, as nanoGPT does"
         return f"{made}; name their folder as dataset.path"
 
     def write_sample(self, directory: Path) -> Mapping[str, Any]:

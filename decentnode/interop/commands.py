@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decentnode.cli.words import WithItsCode, app, examples
+from decentnode.cli.words import WithItsCode, app, examples, import_torch
 from decentnode.core.streams import print_line, print_lines
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
@@ -201,3 +201,46 @@ def export(
     if with_its_code:
         raise BadInput("--with-its-code: is for --merged; evaluations need no code of the run")
     print_lines(exports.export(run, kind, out, options or ()))
+
+
+def complete_prepared(typed: str) -> list[str]:
+    """Returns the data sets that begin with what was typed."""
+    from decentnode.interop.preparation.data_sets import DATA_SETS
+
+    return [name for name in DATA_SETS if name.startswith(typed)]
+
+
+@app.command(
+    epilog=examples(
+        "decentnode prepare imagenet data/imagenet",
+        "decentnode prepare imagenet /scratch/imagenet size=64 cache_path=/scratch/cache",
+        "decentnode prepare wmt14 data/wmt14_en_fr target=fr --processes 16",
+        "decentnode prepare openwebtext data/openwebtext",
+    )
+)
+def prepare(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="imagenet, wmt14 or openwebtext.", autocompletion=complete_prepared
+        ),
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="That of its raw files; what is made goes there, too.")
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Options of the data set, as in a configuration: size=64"),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many; default: one for each processor.")
+    ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Take raw files that are not those that were published.")
+    ] = False,
+) -> None:
+    """Make what configurations read from the raw files of a data set; may be repeated, and continues."""
+    import_torch()
+    from decentnode.interop.preparation.data_sets import prepare as prepare_files
+
+    print_lines(prepare_files(name, folder, options or (), processes, checks_sums=not unchecked))
