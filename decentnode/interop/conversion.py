@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation
@@ -18,6 +19,8 @@ from decentnode.interop.ini_file import IniEntry, IniFile
 
 OWN = "decentralizepy"
 PAGE = f"docs/from_{OWN}.md"
+MOST_NAMES = 160
+"""Letters of a list of names in a line."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -120,7 +123,8 @@ class Conversion:
             return f"{package.text}:{named.text}"
         if named.text in known:
             return named.text
-        hint = guess(named.text, list(known)) or f" (those with one: {', '.join(known)})"
+        names = shorten(", ".join(known), MOST_NAMES, placeholder=" ...")
+        hint = guess(named.text, list(known)) or f" (those with one: {names})"
         remedy = f"name another plug-in, such as {key}=NAME or {key}=module:Class"
         what = f"no counterpart of {quoted(named.text)}{hint}"
         self.report(named.line, Defect((named.section, named.key), what, remedy))

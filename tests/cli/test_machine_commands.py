@@ -20,7 +20,7 @@ mapping:
   rendezvous_port: 30550
   machines: [{address: 127.0.0.1, nodes: 3}, {address: 127.0.0.2, nodes: 2}]
 """
-ELSEWHERE = "mapping.machines=[{address: 192.0.2.1, nodes: 3}, {address: 192.0.2.2, nodes: 2}]"
+ELSEWHERE = "mapping.machines=[{address: 203.0.113.1, nodes: 3}, {address: 203.0.113.2, nodes: 2}]"
 NAMES = "mapping.machines=[{address: first, nodes: 3}, {address: second, nodes: 2}]"
 
 
@@ -91,9 +91,9 @@ def test_one_machine_needs_one_command(printed):
 
 def test_one_srun_starts_all_machines_which_find_themselves(printed, monkeypatch):
     lines = printed(ELSEWHERE, "security=none", "--with", "srun")
-    assert lines[0] == "# machine 0 (192.0.2.1, ranks 0-2); ports 30550, 30560-30562 must be free"
+    assert lines[0] == "# machine 0 (203.0.113.1, ranks 0-2); ports 30550, 30560-30562 must be free"
     assert lines[2].startswith("srun --nodes=2 --ntasks-per-node=1 decentnode run ") and len(lines) == 3
-    found = {"first": ["192.0.2.1"], "second": ["192.0.2.2"]}
+    found = {"first": ["203.0.113.1"], "second": ["203.0.113.2"]}
     monkeypatch.setattr(base, "resolve_names", lambda names: {name: found[name] for name in names})
     command = printed(NAMES, "security=none", "--with", "srun")[2]
     assert command.startswith("srun --nodes=2 --ntasks-per-node=1 --nodelist=first,second decentnode run ")
@@ -102,7 +102,7 @@ def test_one_srun_starts_all_machines_which_find_themselves(printed, monkeypatch
 def test_srun_is_refused_where_machines_could_not_find_themselves(refused):
     line = refused("--with", "srun")
     assert "machine 0 (127.0.0.1) and machine 1 (127.0.0.2) are this host" in line
-    behind = ELSEWHERE.replace("192.0.2.2,", "192.0.2.2, listen: 0.0.0.0,")
+    behind = ELSEWHERE.replace("203.0.113.2,", "203.0.113.2, listen: 0.0.0.0,")
     assert "mapping.machines[1].listen: 0.0.0.0: no machine finds" in refused(
         behind, "security=none", "--with", "srun"
     )
@@ -127,5 +127,5 @@ def test_keys_are_checked_before_anything_is_printed(call, refused, printed, two
     keys = two.parent / "keys"
     for machine, line in enumerate(printed(ELSEWHERE)[::2]):
         assert line.endswith(f"must be free; keys {keys}/machine-{machine}.secret and {keys}/machines.json")
-    third = ELSEWHERE.replace("]", ", {address: 192.0.2.3, nodes: 1}]")
+    third = ELSEWHERE.replace("]", ", {address: 203.0.113.3, nodes: 1}]")
     assert "lists 2 machines, the mapping has 3" in refused(third, "graph={name: ring, nodes: 6}")

@@ -643,7 +643,7 @@ name: all_reduce
     + fully_connected; this one is not
 name: gossip, gamma: 0.5
     | 14 sharing.gamma | unknown option of gossip (known: fill, outer, outer_every, blend, weights, ...)
-name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
+name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero' or 'sent', not 'mean'
 name: gossip, mixing_strength: fast | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
 name: gossip, mixing_strength: 1.5 | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
 name: gossip, mixing_strength: []
@@ -775,7 +775,7 @@ transforms: [chunk_top_k, rice]
     | 14 sharing.transforms[1] | rice codes indices, but those before it are coded already; leave one of them
     + out, or set packed: false in chunk_top_k
 transforms: [{name: fragments, count: 0}]
-    | 14 sharing.transforms[0].count | must be a whole number > 0, not 0
+    | 14 sharing.transforms[0].count | must be a whole number > 0 or null, not 0
 transforms: [{name: fragments, count: 2, order: random}]
     | 14 sharing.transforms[0].order | must be 'strided' or 'sequential', not 'random'
 transforms: [wavelet, {name: fragments, count: 2}]

@@ -65,12 +65,12 @@ def test_suspended_nodes_take_part_again_in_the_views_of_the_others(tmp_path):
     """Nodes that count their own suspension as silence of the service repeat views that others have not."""
     path = written(tmp_path, "{name: peer_sampler, nodes: 6, degree: 3, block: 3}")
     paced = ["sharing=faulty:Paced", "sharing.pace=0.05", "rounds=60"]
-    run = Run(tmp_path / "run", [*paced, "failures={grace: 0.3, deadline: 40}", "communication=zeromq"], path)
+    run = Run(tmp_path / "run", [*paced, "failures={grace: 1.5, deadline: 40}", "communication=zeromq"], path)
     run.wait_for_round(7)
     suspended = run.pid_of(1), run.pid_of(4)
     for pid in suspended:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.0)
+    time.sleep(4.0)
     for pid in suspended:
         os.kill(pid, signal.SIGCONT)
     assert run.wait() == 0, run.text

@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
 from decentnode.formats.metrics import ACCURACY
-from decentnode.formats.partition_table import ROWS_OF_MORE
+from decentnode.formats.partition_table import ROWS_OF_MORE, PartitionTable
 from decentnode.results import Study
 from decentnode.results.bands import distance_band, metric_band
 from decentnode.results.run import RunEntry
@@ -133,8 +133,8 @@ def test_of_many_nodes_the_page_says_over_how_many_a_mean_is_and_stays_small(tmp
     row = msgspec.json.decode(path.read_bytes())
     row["bytes_sent"] = {str(rank): 1000 for rank in range(3000)}
     path.write_bytes(msgspec.json.encode(row) + b"\n")
-    table = {"schema": 3, "labels_per_rank": [[0, 3], [2, 1]] * 1500}
-    (tmp_path / "only/partition.json").write_bytes(msgspec.json.encode(table))
+    table = PartitionTable([3] * 3000, [[0, 3], [2, 1]] * 1500)
+    (tmp_path / "only/partition.json").write_bytes(msgspec.json.encode(table.content))
     content = page_content(Study(tmp_path), 60.0)
     assert "The value of a run is the mean over 2 of 3,000 nodes." in content["tables"][0]["notes"]
     heat = content["charts"]["partition"]["data"][0]["z"]

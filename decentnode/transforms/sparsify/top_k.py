@@ -9,6 +9,7 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 from decentnode.options import Fraction, Positive, PositiveFloat, Probability
 from decentnode.transforms.base import INDICES, VALUES, VECTOR, Context, Transform
@@ -132,7 +133,8 @@ class TopK(Transform):
             return self._packed(x, x.new_empty(0, dtype=torch.int32))
         score = (x - self._reference).abs_() if self._by_change else x.abs()
         if self.relative is not None:
-            score /= x.abs() + self.relative
+            # A quotient of halves would be rounded to ties.
+            score = score.to(accumulator(x.dtype)) / (x.abs().to(accumulator(x.dtype)) + self.relative)
         parts = [largest(score[i : i + n], count(fraction, n)).add_(i) for i, n in self._spans]
         indices = torch.cat(parts) if len(parts) != 1 else parts[0]
         if self.random:
