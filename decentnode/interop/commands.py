@@ -55,11 +55,14 @@ def import_config(
     sm: Annotated[str | None, typer.Option("-sm", hidden=True)] = None,
     sr: Annotated[str | None, typer.Option("-sr", hidden=True)] = None,
     wr: Annotated[str | None, typer.Option("-wr", hidden=True)] = None,
+    cf: Annotated[Path | None, typer.Option("-cf", hidden=True)] = None,
 ) -> None:
     """Convert a configuration of decentralizepy; the flags of its drivers are taken as they are."""
     from decentnode.interop.driver_arguments import Arguments, processes
     from decentnode.interop.imported_file import converted
 
+    if cf not in (None, config):
+        raise BadInput(f"-cf: {cf} is not FILE, which is {config}; name the configuration once, as FILE")
     others = {"-tea": tea, "-ro": ro, "-ll": ll, "-sm": sm, "-sr": sr, "-wr": wr}
     arguments = Arguments(
         iterations=iterations,

@@ -189,7 +189,9 @@ def test_the_tutorial_of_the_page_is_its_import(imported) -> None:
 
 def test_what_has_no_counterpart_is_named_with_its_line(run_import) -> None:
     ini = INI.replace("random_seed", "only_local = False\nrandom_seed") + SHARINGS["partial"]
-    code, out, err = run_import(ini, *FLAGS, "-ro", "0", "-tea", "1")
+    code, _, err = run_import(ini, *FLAGS, "-cf", "other.ini")
+    assert code == 2 and "-cf: other.ini is not FILE, which is config.ini; name the configuration once" in err
+    code, out, err = run_import(ini, *FLAGS, "-ro", "0", "-tea", "1", "-cf", "config.ini")
     assert code == 0
     comments = [line for line in out.splitlines() if line.startswith("#")]
     assert comments[2] == (
