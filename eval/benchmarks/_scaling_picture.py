@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogFormatter
 
 from decentnode.results.figures.plots import DPI, PALE, drawing_style
 from decentnode.results.styles import MARKERS, PALETTE
@@ -47,8 +47,9 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str, processors: 
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(counts, [str(count) for count in counts])
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        # Less than a decade has no major tick; then the minor ones have the numbers.
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
         axes.set(xlabel="workers, one global batch", ylabel="time of a step, ms", title=title)
         figure.legend(loc="outside lower center", ncols=2, handlelength=2.6)
         figure.savefig(path, dpi=DPI)
