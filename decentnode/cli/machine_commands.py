@@ -1,4 +1,4 @@
-"""`decentnode commands`: the command that starts each machine, printed after the checks of a start."""
+"""`decentnode commands`: the command that starts each machine, printed after its checks."""
 
 import shlex
 import sys

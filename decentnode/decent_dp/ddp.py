@@ -59,8 +59,11 @@ class DecentralizedDataParallel(wrapper.DecentralizedDataParallel):
             "buffers": "average" if sync_buffer_in_global_avg else "local", **options,
         })  # fmt: skip
         rendezvous = rendezvous or RankStoreRendezvous.from_environment(chosen.deadline)
-        local = _local_world_size or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self._edges = EdgeGraph(TopologyReg.make(topology, rendezvous.rank, rendezvous.size, local))
+        if _local_world_size is None:
+            _local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._edges = EdgeGraph(
+            TopologyReg.make(topology, rendezvous.rank, rendezvous.size, _local_world_size)
+        )
         model = model.cuda() if torch.cuda.is_available() else model
         super().__init__(model, optim_fn, self._edges, rendezvous=rendezvous, **vars(chosen))
         self._is_due = False

@@ -14,6 +14,7 @@ from decentnode.core.text import quoted
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.time_varying import is_power_of_two
+from decentnode.parallel.options import in_python
 
 _place: ContextVar[tuple[int, int] | None] = ContextVar("place", default=None)
 
@@ -103,6 +104,10 @@ class TopologyReg:
     @classmethod
     def make(cls, name: str, rank: int, size: int, local: int) -> Topology:
         """Makes a topology as one of `size` ranks, with `local` ranks on each machine; raises BadInput."""
+        if not isinstance(name, str):
+            raise BadInput(f"topology: must be one of {', '.join(cls.registry)}, not {in_python(name)}")
+        if local < 1:
+            raise BadInput(f"_local_world_size: must be a whole number > 0, not {local}")
         if name not in cls.registry:
             known = guess(name, cls.registry) or f" (known: {', '.join(cls.registry)});"
             raise BadInput(

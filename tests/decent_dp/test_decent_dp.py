@@ -230,6 +230,8 @@ def test_topologies_of_users_and_what_is_wrong_with_one():
             ("ring", 3, 1, "topology: ring is for an even number of ranks, not 3"),
             ("one-peer-exp", 6, 1, "topology: one-peer-exp is for 1, 2, 4, 8, ... ranks, not 6"),
             ("alternating-exp-ring", 6, 2, "topology: alternating-exp-ring is for 1, 2, 4, 8, ... machines"),
+            (3, 6, 1, "topology: must be one of complete, ring, one-peer-exp, alternating-exp-ring, "),
+            ("complete", 6, 0, "_local_world_size: must be a whole number > 0, not 0"),
             ("complete", 6, 4, "topology: 6 ranks are no multiple of the 4 of a machine"),
         ):
             with pytest.raises(BadInput) as caught:
