@@ -198,7 +198,7 @@ def commands(
         typer.Option(min=1, max=65_535, help="That of torchrun at machine 0; default: 29400, if it is free."),
     ] = None,
 ) -> None:
-    """Print the command that starts each machine's part of a run, after its checks of addresses, ports and keys."""
+    """Print the command that starts each machine, after checks of addresses, ports and keys."""
     settings = read(config, overrides)
     from decentnode.cli.machine_commands import command_lines
     from decentnode.config.error_locations import with_locations
