@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import (
     MOST_BYTES,
     DiskProblem,
@@ -30,6 +30,7 @@ from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
+from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
 from decentnode.training.evaluation import batch_size, evaluate
 from decentnode.training.tasks.base import Task
@@ -175,7 +176,7 @@ class NodeResources:
 
 
 @dataclass(eq=False)
-class NodeEvaluation:
+class NodeEvaluation(AfterRound):
     """The evaluations of one node."""
 
     plan: EvaluationPlan
@@ -184,23 +185,30 @@ class NodeEvaluation:
     resources: NodeResources
     clock: Clock
     records: Records
+    heartbeat: HeartbeatSlot
     scores: dict[str, float] = field(default_factory=dict, init=False)
     """The scores of the last evaluation, by metric; empty where other processes made it."""
     round: int = field(default=-1, init=False)
     """The round of the last evaluation since this process began, here or in the background."""
     peak_memory_mb: float = field(default=0.0, init=False)
 
-    async def after(self, record: RoundRecord) -> None:
-        """Evaluates the model, or has it evaluated, if that is due after the record's round.
+    def scores_after(self, round: int) -> dict[str, float]:
+        return self.scores if self.round == round else {}
 
-        Fills in the record.
-        """
+    async def after(self, record: RoundRecord) -> bool:
+        """Evaluates the model, or has it evaluated, if that is due after the record's round."""
         if self.plan.is_due(record.round):
             await self._evaluate(record)
+        return False
 
     async def at_the_end(self, record: RoundRecord) -> None:
-        """Evaluates the model after the last round of a run, if that is wanted; as `after` does."""
-        if self.plan.final or self.plan.is_due(record.round):
+        """Evaluates the model after the last round of a run, if that is wanted.
+
+        Repeats the last evaluation in a node that was saved after its last round and resumes from there: the
+        record of that round exists; the launcher knows whether the evaluation's row does.
+        """
+        if self.round < record.round and (self.plan.final or self.plan.is_due(record.round)):
+            self.heartbeat.mark(record.round, Activity.EVALUATE)
             await self._evaluate(record)
 
     async def _evaluate(self, record: RoundRecord) -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -38,6 +39,7 @@ from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import NodeFactory, NodeHost
 from decentnode.node.node import Node
+from decentnode.node.participant import Participant
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
@@ -84,7 +86,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
     except BaseException as error:
         # Also before any node exists: without a report the launcher knows only the exit code.
         ranks = fork_context.experiment.processes[position].ranks
-        code = max(_explain(fork_context, rank, error) for rank in ranks)
+        code = max(explain_failure(fork_context, rank, error) for rank in ranks)
     finally:
         flush_output()
         # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
@@ -101,6 +103,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             heartbeat.mark(heartbeat.read().round, Activity.START)
     directory, host, nodes = _build(fork_context, position, incarnation)
     communication, executor = host.communication, host.executor
+    participants = [node.participant for node in nodes]
     if experiment.settings.training.compile and not experiment.samples.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
@@ -109,11 +112,12 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         # It does not wait for a start signal: the run is in progress.
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
-        _start_together(fork_context, position, nodes)
+        start_together(fork_context, position, participants)
     clock = directory.clock
     if isinstance(clock, VirtualClock):
         # The first node that was saved continues; each of the others waits for its time.
-        clock.nanoseconds = round(SECOND * min(node.records.continues_at for node in nodes))
+        starts = (node.participant.records.continues_at for node in nodes)
+        clock.nanoseconds = round(SECOND * min(starts))
     _request_views(fork_context, position, clock)
     absent = fork_context.identity.absent
     first_peers = sorted(experiment.first_peers(ranks) - absent)
@@ -130,7 +134,9 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                 rank: rejoin_peers(experiment.graph.graph, rank, others, seed=seed, incarnation=incarnation)
                 for rank in ranks
             }
-            rejoin_nodes(nodes, peers, communication, identity=fork_context.identity, deadline=deadline)
+            rejoin_nodes(
+                participants, peers, communication, identity=fork_context.identity, deadline=deadline
+            )
         for node in nodes:
             node.training.join(
                 experiment.samples.gradient_sync.connect(
@@ -184,7 +190,7 @@ def sync_context(
     failures: FailureSettings, node: Node, directory: ProcessDirectory, run_id: int
 ) -> SyncContext:
     """Returns what the gradient sync of a node needs."""
-    heartbeat = node.scheduler.heartbeat
+    heartbeat = node.participant.scheduler.heartbeat
 
     def mark(round: int, waits: bool) -> None:
         heartbeat.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
@@ -192,7 +198,7 @@ def sync_context(
     return SyncContext(
         rank=node.rank,
         vector=node.training.vector,
-        counters=node.exchange.endpoint.counters,
+        counters=node.participant.exchange.endpoint.counters,
         mark=mark,
         directory=directory,
         run_id=run_id,
@@ -235,15 +241,15 @@ def _build(
     return directory, host, nodes
 
 
-def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
+def start_together(fork_context: ForkContext, position: int, participants: Sequence[Participant]) -> None:
     """Reports that the nodes are ready, waits for the start signal, processes all handshakes, and resumes."""
-    for node in nodes:
+    for node in participants:
         fork_context.handshakes.fill({node.rank: node.sharing.handshake()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(reports.Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
     everybody, identity = fork_context.handshakes.contents(), fork_context.identity
-    for node in nodes:
+    for node in participants:
         node.sharing.receive_handshakes(everybody)
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
@@ -263,53 +269,62 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
 
     `clock`: that of the process.
     """
-    reporter, failed = fork_context.reporter, False
+    if clock.is_virtual and (ahead := node.participant.records.continues_at - clock.now()) > 0:
+        await clock.sleep(ahead)
+    try:
+        return await run_participant(node.participant, fork_context)
+    finally:
+        node.training.reducer.close()
+
+
+async def run_participant(participant: Participant, fork_context: ForkContext) -> ExitCode:
+    """Runs a participant to its end, and reports how it has ended."""
+    reporter, rank, failed = fork_context.reporter, participant.rank, False
     try:
         try:
-            if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
-                await clock.sleep(ahead)
-            await node.run()
+            await participant.run()
         finally:
             # Before the last report, which ends the node.
-            if problem := node.records.close():
-                reporter.send(reports.DiskProblem(node.rank, problem[:500], lost=True))
-        rounds = node.round + 1
-        is_whole = node.scheduler.is_last(node.round)
-        reporter.send(_finished(node, rounds) if is_whole else reports.Stopped(node.rank, rounds))
+            if problem := participant.records.close():
+                reporter.send(reports.DiskProblem(rank, problem[:500], lost=True))
+        rounds = participant.round + 1
+        is_whole = participant.scheduler.is_last(participant.round)
+        reporter.send(_finished(participant, rounds) if is_whole else reports.Stopped(rank, rounds))
         return ExitCode.OK
     except Exception as error:
         failed = True
-        where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
-        return _explain(fork_context, node.rank, error, where=f"rank {node.rank}, {where}: ")
+        where = f"round {participant.round + 1}" if participant.round >= 0 else "before its first round"
+        return explain_failure(fork_context, rank, error, where=f"rank {rank}, {where}: ")
     finally:
-        node.training.reducer.close()
         # Also after a failure: LEAVE spares the peers their deadline.
-        node.exchange.endpoint.leave(failed)
+        participant.exchange.endpoint.leave(failed)
 
 
-def _finished(node: Node, rounds: int) -> reports.Finished:
-    values = node.training.vector.values
-    counters, evaluation, private = node.exchange.endpoint.counters, node.evaluation, node.training.private
-    scores = evaluation.scores if evaluation.round == node.round else {}
+def _finished(participant: Participant, rounds: int) -> reports.Finished:
+    values, steps = participant.vector.values, participant.local_steps
+    counters = participant.exchange.endpoint.counters
+    scores: dict[str, float] = {}
+    for look in participant.after_round:
+        scores |= look.scores_after(participant.round)
+    # The last evaluation measured it; the kernel takes 5 ms for that.
+    peak = max((look.peak_memory_mb for look in participant.after_round), default=0.0) if scores else 0.0
     return reports.Finished(
-        rank=node.rank,
+        rank=participant.rank,
         rounds=rounds,
         digest=hashlib.sha256(content_of(values)).hexdigest(),
         bytes_sent=counters.sent,
         bytes_received=counters.received,
-        # The last evaluation measured it; the kernel takes 5 ms for that.
-        memory_mb=(evaluation.peak_memory_mb if scores else private_megabytes())
-        + node.training.executor.memory_mb(),
+        memory_mb=(peak or private_megabytes()) + steps.memory_mb,
         metrics=scores,
-        refused=dict(node.exchange.refused),
-        epsilon=private.claimed if private else None,
-        doubts=private.doubts if private else (),
-        attacker_weight=node.exchange.attacker_weight,
-        virtual_seconds=node.records.seconds if node.records.are_virtual else None,
+        refused=dict(participant.exchange.refused),
+        epsilon=steps.epsilon,
+        doubts=steps.doubts,
+        attacker_weight=participant.exchange.attacker_weight,
+        virtual_seconds=participant.records.seconds if participant.records.are_virtual else None,
     )
 
 
-def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
+def explain_failure(fork_context: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
     """Reports a failure in one line; an unexpected error goes to the node's log with its traceback."""
     expected = isinstance(error, DecentnodeError)
     line = str(error) if expected else f"{where}{explained(error)}"

@@ -7,7 +7,7 @@ from decentnode.communication.launcher_link.heartbeats import Activity, Heartbea
 from decentnode.core.clock import Clock
 from decentnode.graph.base import View
 from decentnode.sharing.base import Sharing
-from decentnode.training.training import Training, TrainReport
+from decentnode.training.local_steps import LocalSteps, TrainReport
 
 
 @dataclass(eq=False)
@@ -17,7 +17,7 @@ class AdaptThenCombine:
     x_i <- sum_j w_ij y_j,   y_j = trained_j(x_j)
     """
 
-    training: Training
+    local_steps: LocalSteps
     heartbeat: HeartbeatSlot
     clock: Clock
     report: TrainReport = field(init=False)
@@ -39,7 +39,7 @@ class AdaptThenCombine:
     async def _adapt(self, round: int) -> None:
         began = self.clock.now()
         self.heartbeat.mark(round, Activity.TRAIN)
-        self.report = await self.training.train(round)
+        self.report = await self.local_steps.train(round)
         self.seconds = self.clock.now() - began
 
 
@@ -53,13 +53,13 @@ class AdaptWhileCommunicating(AdaptThenCombine):
 
     async def before(self, round: int) -> float:
         self._round, self._is_due = round, True
-        return self.training.rate_in(round)
+        return self.local_steps.rate_in(round)
 
     async def meanwhile(self) -> None:
         if self._is_due:
             self._is_due = False
             # Peers read the slot while the node trains.
-            self.training.vector.step_aside()
+            self.local_steps.vector.step_aside()
             await self._adapt(self._round)
 
     async def after(self, view: View, sharing: Sharing | None) -> None:
@@ -67,4 +67,4 @@ class AdaptWhileCommunicating(AdaptThenCombine):
         own_weight = 1.0 if self._is_due else view.weights.get(view.rank, 1.0)
         await self.meanwhile()
         adjust_change = None if sharing is None else partial(sharing.adjust_change, view=view)
-        self.training.vector.rejoin(own_weight, adjust_change)
+        self.local_steps.vector.rejoin(own_weight, adjust_change)

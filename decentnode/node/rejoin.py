@@ -12,7 +12,7 @@ from decentnode.graph.base import Graph
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
-from decentnode.node.node import Node
+from decentnode.node.participant import Participant
 
 MOST_REJOIN_PEERS = 32
 """Peers that a restarted node asks where the graph changes: enough that some of them live."""
@@ -33,7 +33,7 @@ def rejoin_peers(graph: Graph, rank: int, others: set[int], seed: int, incarnati
 
 
 def rejoin_nodes(
-    nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication,
+    nodes: Sequence[Participant], peers: Mapping[int, Iterable[int]], communication: Communication,
     identity: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Gives each node a model, and all of them the round to continue in; raises StartError.
@@ -66,7 +66,7 @@ def rejoin_nodes(
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 
 
-def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
+def _resume(nodes: Sequence[Participant], identity: RunIdentity) -> int:
     """Restores all nodes to the newest round that each has a valid checkpoint of; returns that round."""
     saved = [set(checkpoint.rounds(identity.directory, node.rank)) for node in nodes]
     for round in sorted(set.intersection(*saved), reverse=True):
@@ -87,7 +87,7 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
     return FROM_THE_START
 
 
-def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
+def _read(node: Participant, identity: RunIdentity, round: int) -> Checkpoint:
     """Reads one checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
     saved = checkpoint.read(identity.directory, node.rank, round, device=node.exchange.endpoint.device)
     if saved.stamp.run_id != identity.stamp.run_id:
@@ -96,7 +96,7 @@ def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
 
 
 def _find_models(
-    nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication,
+    nodes: Sequence[Participant], peers: Mapping[int, Sequence[int]], communication: Communication,
     identity: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Restores each node from its last checkpoint of a round that its neighbors have reached, or gives it a
@@ -117,13 +117,16 @@ def _find_models(
             continue
         # The same condition as for a neighbor's model.
         if givers and node.sharing.gives_model:
-            _take_model(node, givers[0].training.vector.shared, givers[0].rank)
+            _take_model(node, givers[0].vector.shared, givers[0].rank)
         else:
             print(f"rank {node.rank}: no neighbor sent a model; starting from the initial model", flush=True)
 
 
 def _fetch_models(
-    nodes: Iterable[Node], peers: Mapping[int, Sequence[int]], communication: Communication, deadline: float
+    nodes: Iterable[Participant],
+    peers: Mapping[int, Sequence[int]],
+    communication: Communication,
+    deadline: float,
 ) -> set[int]:
     """Requests models from the neighbors of these nodes; returns the ranks that received one."""
     asking = {node.rank: node for node in nodes if node.sharing.gives_model}
@@ -135,7 +138,7 @@ def _fetch_models(
         if rank in fetched:
             continue
         model = communication.fetch(rank, peer, Timeouts.model_request(deadline, PASSES * len(turns)))
-        shape = asking[rank].training.vector.shared.shape
+        shape = asking[rank].vector.shared.shape
         # A model of another shape, or with NaN, would spread to all neighbors.
         if model is not None and model.shape == shape and model.isfinite().all():
             _take_model(asking[rank], model, peer)
@@ -143,12 +146,12 @@ def _fetch_models(
     return fetched
 
 
-def _take_model(node: Node, model: Tensor, giver: int) -> None:
-    node.training.vector.shared.copy_(model)
+def _take_model(node: Participant, model: Tensor, giver: int) -> None:
+    node.vector.shared.copy_(model)
     print(f"rank {node.rank} has the model of rank {giver}", flush=True)
 
 
-def _restored(node: Node, identity: RunIdentity, before: int) -> bool:
+def _restored(node: Participant, identity: RunIdentity, before: int) -> bool:
     """Whether a checkpoint of this run from before round `before` was loaded."""
     device = node.exchange.endpoint.device
     try:
@@ -163,12 +166,12 @@ def _restored(node: Node, identity: RunIdentity, before: int) -> bool:
     return True
 
 
-def _continue(node: Node, checkpoint: Checkpoint) -> None:
+def _continue(node: Participant, checkpoint: Checkpoint) -> None:
     node.restore(checkpoint.state)
     print(f"rank {node.rank} has its checkpoint of round {checkpoint.round + 1}", flush=True)
 
 
-def _undo(node: Node, identity: RunIdentity, round: int) -> None:
+def _undo(node: Participant, identity: RunIdentity, round: int) -> None:
     """Discards the node's work of `round` and later, which it repeats with the others.
 
     It had continued alone in another partition, or the others continued from an earlier round.

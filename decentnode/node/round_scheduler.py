@@ -29,6 +29,7 @@ class RoundScheduler:
         self._first = 0
         self._heartbeats = heartbeats
         self._clock = clock
+        self._has_left = False
 
     @property
     def is_cut_short(self) -> bool:
@@ -38,6 +39,7 @@ class RoundScheduler:
     def is_last(self, round: int) -> bool:
         """Whether a node that ends after this round has finished."""
         ends_here = self._heartbeats.completes and round >= self._heartbeats.last_round
+        ends_here |= self._has_left
         return round + 1 == self.rounds or ends_here
 
     @property
@@ -49,8 +51,14 @@ class RoundScheduler:
         """Starts no round before this one."""
         self._first = round
 
+    def end(self) -> None:
+        """Starts no further round; the participant has finished, although others may go on."""
+        self._has_left = True
+
     async def after(self, round: int) -> int | None:
         """The round to start after this one; None if there is none."""
+        if self._has_left:
+            return None
         ahead = self._endpoint.ahead
         upcoming = max(round + 1, self._first, ahead if ahead < self.rounds else 0)
         if upcoming >= self.rounds:

@@ -26,6 +26,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.models.module_state import ModuleState, all_buffers, copied_state
 from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
+from decentnode.training.local_steps import LocalSteps, Tally, TrainReport
 from decentnode.training.minibatches import Shard
 from decentnode.training.pace import Pace
 from decentnode.training.privacy.base import History, PrivacyPlan
@@ -71,37 +72,6 @@ class TimeBudget:
             return True
         _ = float(losses[-1])  # waits for a GPU, which computes after the calls have returned
         return (self.clock.now() - self.began) * (1 + 1 / len(losses)) <= self.seconds
-
-
-@dataclass
-class Tally:
-    """The local steps of one round so far."""
-
-    round: int
-    learning_rate: float
-    """The learning rate of the first step."""
-    steps: int = 0
-    skipped: int = 0
-    samples: int = 0
-    losses: list[Tensor] = field(default_factory=list)
-    sizes: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class TrainReport:
-    """The report of one round of local steps."""
-
-    loss: float | None
-    """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
-    steps: int
-    """Steps, without those that mixed precision skipped because a gradient was not finite."""
-    samples: int
-    learning_rate: float
-    """The rate of the first step, as in `Training.rate_in`; `Training.learning_rate` is that of the next
-    round already.
-    """
-    epsilon: float | None = None
-    """The epsilon that all private steps so far have spent; None where nothing is claimed."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +138,7 @@ class StepExecutor:
         """Is called after the last step."""
 
 
-class Training:
+class Training(LocalSteps):
     """The local steps of one node on its shard, round after round."""
 
     def __init__(
@@ -212,6 +182,18 @@ class Training:
         self._seeds_all = seeds_all
         self.executor = executor or StepExecutor()
         self._on_cpu = vector.values.device.type == "cpu"
+
+    @property
+    def epsilon(self) -> float | None:
+        return self.private.claimed if self.private else None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self.private.doubts if self.private else ()
+
+    @property
+    def memory_mb(self) -> float:
+        return self.executor.memory_mb()
 
     @property
     def learning_rate(self) -> float:
@@ -365,10 +347,10 @@ class Training:
         if self.settings.schedule_step == "round":
             self._schedule(mean)
         self.loss = mean
-        spent = self.private.claimed if self.private else None
         return TrainReport(
-            mean, tally.steps - tally.skipped, tally.samples, learning_rate=tally.learning_rate, epsilon=spent
-        )
+            mean, tally.steps - tally.skipped, tally.samples, learning_rate=tally.learning_rate,
+            epsilon=self.epsilon,
+        )  # fmt: skip
 
     def skip(self, rounds: Sequence[int]) -> None:
         """Steps the scheduler for rounds in which this node did not take part."""
@@ -376,6 +358,13 @@ class Training:
         for round in rounds:
             for _ in range(self.steps_in(round) if per_step else 1):
                 self._schedule()
+
+    def most_steps(self, round: int) -> int | None:
+        # Given for rounds, they limit a window; a rank without samples makes no step in any window.
+        limited = self.settings.steps_per_round is not None or self.settings.epochs_per_round is not None
+        return (
+            self.steps_in(round) if limited or not self.shard.size or not self.hooks.trains(round) else None
+        )
 
     def steps_in(self, round: int) -> int:
         """The local steps that the settings have for this round."""

@@ -18,7 +18,7 @@ from decentnode.communication import wire
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.links import PeerLinks
-from decentnode.node.node import Node
+from decentnode.node.participant import Participant
 
 OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LEAVE}
 
@@ -26,7 +26,7 @@ OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LE
 def watch(folder: Path, warm_up: int) -> None:
     """Has every process that is forked from here count."""
     messages, sizes, began, ended = list[int](), list[int](), list[float](), [0.0]
-    send, run_round, stop = PeerLinks.send, Node.run_round, IoThread.stop
+    send, run_round, stop = PeerLinks.send, Participant.run_round, IoThread.stop
 
     def counting_send(links: PeerLinks, sent: list[wire.Outgoing], opens: bool = True) -> list[wire.Outgoing]:
         for _, header, body in sent:
@@ -35,7 +35,7 @@ def watch(folder: Path, warm_up: int) -> None:
                 sizes.append(len(header) + len(body))
         return send(links, sent, opens)
 
-    async def timed_round(node: Node, round: int) -> None:
+    async def timed_round(node: Participant, round: int) -> None:
         if round == warm_up:
             messages.clear()
             sizes.clear()
@@ -49,7 +49,7 @@ def watch(folder: Path, warm_up: int) -> None:
         stop(sockets, linger)
 
     PeerLinks.send = counting_send  # type: ignore[method-assign,assignment]
-    Node.run_round = timed_round  # type: ignore[method-assign]
+    Participant.run_round = timed_round  # type: ignore[method-assign]
     IoThread.stop = telling_stop  # type: ignore[method-assign]
 
 

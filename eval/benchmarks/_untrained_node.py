@@ -11,7 +11,6 @@ from torch import nn
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
-from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.plugin import ZeroMQ
@@ -23,9 +22,9 @@ from decentnode.formats.records import RecordFile, Records
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResources
 from decentnode.node.local_update import AdaptThenCombine
-from decentnode.node.node import Node, RoundExchange
+from decentnode.node.participant import Participant
+from decentnode.node.round_exchange import RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.sharing.base import Setup
 from decentnode.sharing.gossip import Gossip
@@ -62,13 +61,13 @@ class OneTensor(nn.Module):
         self.vector = nn.Parameter(torch.full((elements,), value))
 
 
-async def run_rounds(node: Node, case: NodeCase) -> dict[str, float]:
+async def run_rounds(node: Participant, case: NodeCase) -> dict[str, float]:
     """All rounds, timed from the end of the warm-up."""
     watch = Stopwatch(case.warm_up)
     for round in range(case.rounds):
         watch.round(round)
         await node.run_round(round)
-    return watch.stop(node.training.vector.values)
+    return watch.stop(node.vector.values)
 
 
 def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoint]:
@@ -84,7 +83,7 @@ def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoi
     return communication, communication.endpoint(rank, BufferSpec(case.elements))
 
 
-def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
+def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Participant:
     """D-PSGD's averaging on a complete graph, starting from the vector that is `rank` everywhere."""
     clock, reporter = Clock(), Reporter(os.pipe()[1])
     network = OneTensor(case.elements, float(rank))
@@ -95,27 +94,13 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     sharing = Gossip()
     sharing.bind(Setup(layout, Chain([], case.elements), graph))
-    never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
-    board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
     heartbeats, identity = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
-    resources = NodeResources(
-        SnapshotBuffers([rank], 1), board, TIMEOUT, reporter, case.directory, heartbeats, identity
-    )
     course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[TIMEOUT] * 4))
     records = Records(RecordFile(case.directory, [rank]))
-    evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
     checkpoints = NodeCheckpoints(identity, 0, False, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
-    return Node(
-        rank,
-        training,
-        adaptation,
-        graph,
-        sharing,
-        exchanger,
-        evaluation,
-        records,
-        course,
-        checkpoints,
-    )
+    return Participant(
+        rank=rank, local_steps=training, adaptation=adaptation, graph=graph, sharing=sharing,
+        exchange=exchanger, records=records, scheduler=course, checkpoints=checkpoints,
+    )  # fmt: skip

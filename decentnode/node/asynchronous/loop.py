@@ -23,14 +23,14 @@ from decentnode.node.asynchronous.schedule import (
     Window,
     read_schedule,
 )
-from decentnode.node.node import Node
+from decentnode.node.participant import Participant
 from decentnode.sharing.asynchronous.base import AsyncSharing
-from decentnode.training.training import Tally
+from decentnode.training.local_steps import Tally
 
 
-@dataclass
-class AsyncNode(Node):
-    """One node in the asynchronous time model: a round is a window of time, without any barrier.
+@dataclass(kw_only=True)
+class AsyncParticipant(Participant):
+    """A participant in the asynchronous time model: a round is a window of time, without any barrier.
 
     Window r ends (r + 1) * `seconds` after the node's start. The node then evaluates, records and saves as in
     rounds, so that nodes are compared at equal times.
@@ -49,16 +49,16 @@ class AsyncNode(Node):
     async def run_round(self, round: int) -> None:
         """Take messages and make steps until the window ends; evaluate, record."""
         self.round = round
-        record, training, clock = RoundRecord(self.rank, round), self.training, self.exchange.clock
+        record, steps, clock = RoundRecord(self.rank, round), self.local_steps, self.exchange.clock
         # Windows count from the start of the node: a long evaluation moves no later window.
         if self._began is None:
             self._began = clock.now() - round * self.seconds
-        began, tally = clock.now(), training.begin(round)
+        began, tally = clock.now(), steps.begin(round)
         view = self.graph.view(self.rank, round, tally.learning_rate)
         self.scheduler.heartbeat.mark(round, Activity.TRAIN)
         self.exchange.open(round, view)
         end = self._began + (round + 1) * self.seconds
-        window = Window(round, self._most_steps(round), lambda now: now >= end, due=lambda: end)
+        window = Window(round, steps.most_steps(round), lambda now: now >= end, due=lambda: end)
         async for event in self.schedule.events(window):
             await self._do(event, view, tally, record=record)
         if self._step_began is not None:
@@ -69,24 +69,24 @@ class AsyncNode(Node):
         # Before the evaluation: it is about the models that the run ends with.
         if round + 1 == self.scheduler.rounds:
             await self._settle(view, tally, record)
-        report = training.finish(tally)
+        report = steps.finish(tally)
         record.loss, record.steps = report.loss, report.steps
         self.exchange.end(record, seconds=clock.now() - began - record.train_seconds)
         self.scheduler.heartbeat.mark(round, Activity.EVALUATE)
-        await self.evaluation.after(record)
+        await self._look(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(self.seconds, record)
         # Last: a checkpoint implies that the round's record exists.
         self.checkpoints.after(round, self.snapshot)
 
     async def _do(self, event: Event, view: View, tally: Tally, record: RoundRecord) -> None:
-        vector, exchange = self.training.vector.shared, self.exchange
+        vector, exchange = self.vector.shared, self.exchange
         if isinstance(event, StepBegins):
             # Before and after, so that a scheme may send while the step is computed.
             exchange.post(self.sharing.before_step(vector, view))
             self._step_began = exchange.clock.now()
         elif isinstance(event, Step):
-            await self.training.step(tally)
+            await self.local_steps.step(tally)
             if self._step_began is not None:
                 record.train_seconds += exchange.clock.now() - self._step_began
                 self._step_began = None
@@ -100,18 +100,10 @@ class AsyncNode(Node):
         else:
             exchange.post(self.sharing.receive(vector, event, view))
 
-    def _most_steps(self, round: int) -> int | None:
-        # Given for rounds, these numbers limit a window; a rank without samples makes no step in any window.
-        settings = self.training.settings
-        limited = settings.steps_per_round is not None or settings.epochs_per_round is not None
-        if limited or not self.training.shard.size or not self.training.hooks.trains(round):
-            return self.training.steps_in(round)
-        return None
-
     async def _make_up(self) -> None:
         # After a graceful stop: no later round finishes what was begun in this one.
         if self.round >= 0 and not self._settled:
-            tally = self.training.begin(self.round)
+            tally = self.local_steps.begin(self.round)
             view = self.graph.view(self.rank, self.round, tally.learning_rate)
             self.exchange.open(self.round, view)
             await self._settle(view, tally, RoundRecord(self.rank, self.round))

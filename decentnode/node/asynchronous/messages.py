@@ -9,7 +9,7 @@ from decentnode.core.payload import HOST, Layout, Payload, PayloadError
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLeft, PeerTimeout
 from decentnode.graph.base import View
-from decentnode.node.node import RoundExchange
+from decentnode.node.round_exchange import RoundExchange
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
 from decentnode.sharing.base import Refusal
 
