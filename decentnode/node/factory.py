@@ -25,7 +25,7 @@ from decentnode.node.evaluation import NodeEvaluation, NodeResources, is_due
 from decentnode.node.execution.workers import StepWorkers
 from decentnode.node.experiment import Experiment
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
-from decentnode.node.node import Node
+from decentnode.node.node import AsyncNode, Node
 from decentnode.node.participant import Participant
 from decentnode.node.privacy.plans import doubts_of
 from decentnode.node.recording.coordinate_records import CoordinateRecords
@@ -96,12 +96,13 @@ class ParticipantFactory:
     def participant(
         self, rank: int, host: NodeHost, make_steps: Callable[[ParticipantParts], LocalSteps],
         module_tensors: ModuleTensors | None = None, clock: Clock | None = None,
-        auxiliary: Sequence[AuxiliaryRecords] = (),
+        auxiliary: Sequence[AuxiliaryRecords] = (), is_node: bool = False,
     ) -> Participant:  # fmt: skip
         """One participant of a process, ready to run.
 
         `make_steps`: makes its local steps; `module_tensors`: those of its model, by default of a copy of the
-        initial one; `clock`: its own, by default that of the process; `auxiliary`: records of its steps.
+        initial one; `clock`: its own, by default that of the process; `auxiliary`: records of its steps;
+        `is_node`: whether it is to become a node.
         """
         experiment, settings, resources = self.experiment, self.experiment.settings, host.resources
         graph, reporter, run = experiment.graph, resources.reporter, resources.records.parent
@@ -151,13 +152,13 @@ class ParticipantFactory:
         adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
             local_steps, scheduler.heartbeat, clock
         )
-        participant_class: Callable[..., Participant] = Participant
+        participant_class: Callable[..., Participant] = Node if is_node else Participant
         if isinstance(sharing, AsyncSharing) and isinstance(exchange, MessageExchange):
             # Before the first message of a faster peer.
             exchange.listen(settings.time_model.schedule == "replay")
             live = LiveSchedule(sharing, exchange, pace)
             participant_class = partial(
-                AsyncParticipant,
+                AsyncNode if is_node else AsyncParticipant,
                 schedule=schedule_for(settings, rank, live, run_dir=run, warn=warn),
                 seconds=settings.time_model.seconds_per_round,
             )
@@ -242,15 +243,13 @@ class NodeFactory(ParticipantFactory):
                     training.private.doubt(reason)
             return training
 
-        participant = self.participant(
-            rank, host, make_training, clock=clock, auxiliary=[journal] if journal else ()
-        )
-        training = participant.local_steps
-        assert isinstance(training, Training)
-        evaluation = NodeEvaluation(
-            experiment.plan, training, participant.exchange.endpoint.counters, resources=host.resources,
-            clock=participant.exchange.clock, records=participant.records,
-            heartbeat=participant.scheduler.heartbeat,
+        node = self.participant(rank, host, make_training, None, clock, [journal] if journal else [], True)
+        training = node.local_steps
+        assert isinstance(node, Node) and isinstance(training, Training)
+        node.training = training
+        node.evaluation = NodeEvaluation(
+            experiment.plan, training, node.exchange.endpoint.counters, resources=host.resources,
+            clock=node.exchange.clock, records=node.records, heartbeat=node.scheduler.heartbeat,
         )  # fmt: skip
-        participant.after_round = [evaluation]
-        return Node(participant, training, evaluation)
+        node.after_round = [node.evaluation]
+        return node

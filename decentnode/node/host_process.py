@@ -103,7 +103,6 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             heartbeat.mark(heartbeat.read().round, Activity.START)
     directory, host, nodes = _build(fork_context, position, incarnation)
     communication, executor = host.communication, host.executor
-    participants = [node.participant for node in nodes]
     if experiment.settings.training.compile and not experiment.samples.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
@@ -112,11 +111,11 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         # It does not wait for a start signal: the run is in progress.
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
-        start_together(fork_context, position, participants)
+        start_together(fork_context, position, nodes)
     clock = directory.clock
     if isinstance(clock, VirtualClock):
         # The first node that was saved continues; each of the others waits for its time.
-        starts = (node.participant.records.continues_at for node in nodes)
+        starts = (node.records.continues_at for node in nodes)
         clock.nanoseconds = round(SECOND * min(starts))
     _request_views(fork_context, position, clock)
     absent = fork_context.identity.absent
@@ -134,9 +133,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                 rank: rejoin_peers(experiment.graph.graph, rank, others, seed=seed, incarnation=incarnation)
                 for rank in ranks
             }
-            rejoin_nodes(
-                participants, peers, communication, identity=fork_context.identity, deadline=deadline
-            )
+            rejoin_nodes(nodes, peers, communication, identity=fork_context.identity, deadline=deadline)
         for node in nodes:
             node.training.join(
                 experiment.samples.gradient_sync.connect(
@@ -190,7 +187,7 @@ def sync_context(
     failures: FailureSettings, node: Node, directory: ProcessDirectory, run_id: int
 ) -> SyncContext:
     """Returns what the gradient sync of a node needs."""
-    heartbeat = node.participant.scheduler.heartbeat
+    heartbeat = node.scheduler.heartbeat
 
     def mark(round: int, waits: bool) -> None:
         heartbeat.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
@@ -198,7 +195,7 @@ def sync_context(
     return SyncContext(
         rank=node.rank,
         vector=node.training.vector,
-        counters=node.participant.exchange.endpoint.counters,
+        counters=node.exchange.endpoint.counters,
         mark=mark,
         directory=directory,
         run_id=run_id,
@@ -269,10 +266,10 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
 
     `clock`: that of the process.
     """
-    if clock.is_virtual and (ahead := node.participant.records.continues_at - clock.now()) > 0:
+    if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
         await clock.sleep(ahead)
     try:
-        return await run_participant(node.participant, fork_context)
+        return await run_participant(node, fork_context)
     finally:
         node.training.reducer.close()
 

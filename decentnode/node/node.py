@@ -1,22 +1,22 @@
-"""A node: a participant that trains on samples of its own, and evaluates its model."""
+"""A node: a participant with samples of its own, and with evaluations of its model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from decentnode.node.asynchronous.loop import AsyncParticipant
 from decentnode.node.evaluation import NodeEvaluation
 from decentnode.node.participant import Participant
 from decentnode.training.training import Training
 
 
-@dataclass
-class Node:
+@dataclass(kw_only=True)
+class Node(Participant):
     """One node of a run."""
 
-    participant: Participant
-    training: Training
-    """The local steps of the participant."""
-    evaluation: NodeEvaluation
+    training: Training = field(init=False)
+    """Its samples, objective and local steps."""
+    evaluation: NodeEvaluation = field(init=False)
 
-    @property
-    def rank(self) -> int:
-        """Its number among all nodes."""
-        return self.participant.rank
+
+@dataclass(kw_only=True)
+class AsyncNode(AsyncParticipant, Node):
+    """One node in the asynchronous time model."""

@@ -60,7 +60,8 @@ class Participant:
     """The round that was started last."""
 
     def __repr__(self) -> str:
-        return f"<Participant {self.rank}: round {self.round}, {len(self.exchange.missing)} peers missing>"
+        name, missing = type(self).__name__, len(self.exchange.missing)
+        return f"<{name} {self.rank}: round {self.round}, {missing} peers missing>"
 
     @property
     def vector(self) -> Vector:

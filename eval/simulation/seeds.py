@@ -46,7 +46,7 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import NodeFactory, NodeHost
-from decentnode.node.participant import Participant
+from decentnode.node.node import Node
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
@@ -96,7 +96,7 @@ BASE: dict[str, Any] = {
 class Outcome:
     """What a run in virtual time has left."""
 
-    nodes: list[Participant]
+    nodes: list[Node]
     start: torch.Tensor
     """The models at the start, shape (NODES, d)."""
     errors: dict[int, BaseException]
@@ -108,7 +108,7 @@ class Outcome:
 
     @property
     def models(self) -> torch.Tensor:
-        return torch.stack([node.vector.values for node in self.nodes])
+        return torch.stack([node.training.vector.values for node in self.nodes])
 
 
 def settings_of(scheme: str, random: np.random.Generator, faults: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,19 +192,17 @@ def run(configuration: dict[str, Any], folder: Path) -> Outcome:
     directory = ProcessDirectory(processes, 0, str(folder), grace=GRACE, clock=clock, outages=outages)
     communication.prepare(directory, 1 << 20)
     host, factory = NodeHost(resources, communication, clock, is_shared=True), NodeFactory(experiment)
-    nodes = [
-        factory.node(rank, host, clock=outages.clock_of(rank, clock)).participant for rank in range(NODES)
-    ]
+    nodes = [factory.node(rank, host, clock=outages.clock_of(rank, clock)) for rank in range(NODES)]
     handshakes = {node.rank: node.sharing.handshake() for node in nodes}
     for node in nodes:
         node.sharing.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
     errors: dict[int, BaseException] = {}
     random = torch.Generator().manual_seed(configuration["communication"]["seed"])
     for node in nodes:
-        node.vector.values.normal_(generator=random)
-    start = torch.stack([node.vector.values for node in nodes])
+        node.training.vector.values.normal_(generator=random)
+    start = torch.stack([node.training.vector.values for node in nodes])
 
-    async def until_it_ends(node: Participant) -> None:
+    async def until_it_ends(node: Node) -> None:
         try:
             await node.run()
         except Exception as error:
@@ -254,12 +252,13 @@ def one_sided(experiment: Experiment, folder: Path) -> bool:
 def total(outcome: Outcome, path: str) -> torch.Tensor:
     """Returns the sum of all nodes' models, or of an attribute of their schemes."""
     values = (
-        node.vector.values if path == "models" else attrgetter(path)(node.sharing) for node in outcome.nodes
+        node.training.vector.values if path == "models" else attrgetter(path)(node.sharing)
+        for node in outcome.nodes
     )
     return torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).sum(0)
 
 
-def has_half_exchange(nodes: list[Participant]) -> bool:
+def has_half_exchange(nodes: list[Node]) -> bool:
     """Returns whether a node of AD-PSGD has averaged with a peer that has not got its answer by the end."""
     schemes = {node.rank: node.sharing for node in nodes}
     return any(

@@ -15,7 +15,7 @@ from decentnode.formats.records import RecordFile, Records
 from decentnode.node import host_process as host
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.host_process import start_together
-from decentnode.node.participant import Participant
+from decentnode.node.node import Node
 from tests.launcher.test_watchdog import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000
@@ -84,6 +84,6 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
         sharing=SimpleNamespace(handshake=lambda: None, receive_handshakes=lambda everybody: None),
         exchange=SimpleNamespace(endpoint=SimpleNamespace(counters=ByteCounters())),
     )  # fmt: skip
-    node.set_elapsed = partial(Participant.set_elapsed, node)
+    node.set_elapsed = partial(Node.set_elapsed, node)
     start_together(fork_context, 0, [node])
     assert 5.0 <= records.seconds <= identity.seconds

@@ -9,7 +9,7 @@ from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, ProtocolError
 from decentnode.formats.records import RoundRecord
-from decentnode.node.node import RoundExchange
+from decentnode.node.round_exchange import RoundExchange
 
 
 @pytest.fixture
