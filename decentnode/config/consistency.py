@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from decentnode.communication.base import Communication
 from decentnode.config.checks.execution import EXECUTION_CHECKS
+from decentnode.config.checks.own_loop import LOOP_CHECKS
 from decentnode.config.checks.simulation import SIMULATION_CHECKS
 from decentnode.config.checks.time_model import TIME_CHECKS
 from decentnode.config.settings import EvaluationSettings, FailureSettings
@@ -537,5 +538,5 @@ CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _by_rounds, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_process, _members,
     _trust, _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
-    _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *EXECUTION_CHECKS,
+    _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *EXECUTION_CHECKS, *LOOP_CHECKS,
 )  # fmt: skip

@@ -318,6 +318,8 @@ def parameters_for(registry: Registry, cls: type) -> Parameters:
         return parameters_of(registry.bases[0]) if is_network else {}
     if isinstance(registry, TorchClasses):
         return registry.parameters(cls)
+    if registry.given:
+        return parameters_of(cls, skip=registry.given)
     own, base = parameters_of(cls), registry.bases[0]
     if takes_run_seed(registry.kind, cls):
         own["seed"] = (own["seed"][0] | None, None)

@@ -116,6 +116,8 @@ class SectionParser:
             return "metropolis_hastings" if graph is None else default_weights(graph)
         if key == ("task",):
             return str(getattr(self.made.get("dataset"), "task", "classification"))
+        if key == ("training", "optimizer") and self.parser.get(("training", "loop")) is not None:
+            return "SGD"
         if key == ("training", "loss"):
             return task.default_loss if task else "CrossEntropyLoss"
         return ""
@@ -148,7 +150,7 @@ class SectionParser:
         graph, scheme = self.made.get("graph"), plugin and plugin.cls
         if plugin and graph and isinstance(scheme, type) and issubclass(scheme, SharingBase):
             plugin = replace(plugin, options={**plugin.options, **scheme.on_graph(plugin.options, graph)})
-        if plugin and not isinstance(registry, TorchClasses):
+        if plugin and not isinstance(registry, TorchClasses) and not registry.given:
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         section = self.parser.get(key)
         values = {name: given for name, given in generic_keys.items() if is_value(given[0])}

@@ -239,6 +239,8 @@ class TrainingSection(TrainingSettings):
     scheduler: Annotated[Plugin | None, Named(SCHEDULERS)] = None
     augmentation: Annotated[tuple[Plugin, ...], Named(registry.AUGMENTATIONS)] = ()
     privacy: Annotated[Plugin | None, Named(registry.PRIVACIES)] = None
+    loop: Annotated[Plugin | None, Named(registry.LOOPS)] = None
+    """A loop of your own in place of the local steps, as `module:function`; it is called with a node."""
     gradient_sync: Annotated[Plugin, Named(registry.TRAININGS, "local")]
     """The key `name` and the options of that plug-in, which are keys of `training`, too."""
     mix_buffers: bool = False

@@ -103,9 +103,11 @@ class Registry:
 
     def __init__(
         self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = (),
-        key: str = "name",
+        key: str = "name", given: int = 0,
     ) -> None:  # fmt: skip
+        """`given`: how many arguments of a function are no options, because who calls it gives them."""
         self.kind = kind
+        self.given = given
         self.key = key
         self.functions = functions
         self._endings = kind, *endings
@@ -379,6 +381,8 @@ DISTRIBUTIONS = Registry(
 SLOWDOWNS = Registry(
     "slowdown", "decentnode.training.pace", "decentnode.training.pace:Slowdown", key="distribution"
 )
+LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
+"""Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
     TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, DISTRIBUTIONS, SLOWDOWNS,

@@ -24,6 +24,9 @@ class Timeouts:
     stop_deadline: float
     """A graceful stop until nodes are killed; inf: only those that hang (`hung_process`)."""
 
+    busy_beat: ClassVar[float] = 0.5
+    """Seconds between two heartbeats of a loop that is busy with something else than steps."""
+
     # One exchange.
 
     spin: ClassVar[float] = 50e-6

@@ -228,8 +228,8 @@ class ModuleTensors:
     of the node whose turn it is, and buffers that are not mixed go with their node.
     """
 
-    def __init__(self, module: nn.Module, layout: ParameterLayout) -> None:
-        """`layout`: that of this module."""
+    def __init__(self, module: nn.Module, layout: ParameterLayout, with_gradient: bool = True) -> None:
+        """`layout`: that of this module; `with_gradient`: whether its gradients are views of the flat one."""
         self.module = module
         self.layout = layout
         self.vector: Vector | None = None
@@ -244,10 +244,27 @@ class ModuleTensors:
             for name, _ in module.named_buffers(remove_duplicate=False)
             if name not in in_vector
         ]
-        self.gradient = torch.zeros(layout.numel, dtype=layout.dtype, device=self.tensors[0].device)
-        for entry, tensor in zip(layout.entries, self.tensors, strict=True):
+        if with_gradient:
+            for entry, tensor in zip(layout.entries, self.tensors, strict=True):
+                if not entry.is_buffer:
+                    tensor.grad = entry.view(self.gradient)
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """The flat gradient, shape (d,)."""
+        return torch.zeros(self.layout.numel, dtype=self.layout.dtype, device=self.tensors[0].device)
+
+    def gather_gradient(self) -> Tensor:
+        """Makes the gradients of all tensors views of the flat one, with what they are; returns that."""
+        for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
             if not entry.is_buffer:
-                tensor.grad = entry.view(self.gradient)
+                view = entry.view(self.gradient)
+                if tensor.grad is None:
+                    view.zero_()
+                elif not tensor.grad.is_set_to(view):
+                    view.copy_(tensor.grad)
+                tensor.grad = view
+        return self.gradient
 
     def find_tensors(self) -> list[Tensor]:
         """The tensors that the module has now, which it may have replaced."""
@@ -341,6 +358,14 @@ class Vector:
     def gradient(self) -> Tensor:
         """The flat gradient of the module, shape (d,)."""
         return self._module_tensors.gradient
+
+    def gather_gradient(self) -> Tensor:
+        """Makes the gradients of the module views of the flat one, with what they are; returns that."""
+        return self._module_tensors.gather_gradient()
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the module that are in the vector, in the order of the layout's entries."""
+        return self._module_tensors.tensors
 
     def attach(self) -> None:
         """Makes the module's tensors views of this vector, and gives the module this node's buffers."""

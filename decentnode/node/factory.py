@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 import torch
 
@@ -26,6 +27,8 @@ from decentnode.node.execution.workers import StepWorkers
 from decentnode.node.experiment import Experiment
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import AsyncNode, Node
+from decentnode.node.own_loop.loop_steps import LoopSteps
+from decentnode.node.own_loop.turn import Turn
 from decentnode.node.participant import Participant
 from decentnode.node.privacy.plans import doubts_of
 from decentnode.node.recording.coordinate_records import CoordinateRecords
@@ -188,6 +191,7 @@ class ParticipantFactory:
             settings.has_foreign_plugins
             or experiment.samples.gradient_sync.one_model
             or settings.training.compile
+            or settings.training.loop is not None
         )
         may_be_shared = host is not None and host.is_shared and not has_one_each
         if host and may_be_shared and keeps_only_tensors(experiment.network):
@@ -241,12 +245,33 @@ class NodeFactory(ParticipantFactory):
                 journal.keep(training.private)
                 for reason in doubts_of(graph, experiment.samples.dataset):
                     training.private.doubt(reason)
+            trainings.append(training)
             return training
 
-        node = self.participant(rank, host, make_training, None, clock, [journal] if journal else [], True)
-        training = node.local_steps
-        assert isinstance(node, Node) and isinstance(training, Training)
-        node.training = training
+        def make_steps(parts: ParticipantParts) -> LocalSteps:
+            training = make_training(parts)
+            return training if experiment.settings.training.loop is None else loop_steps(parts, training)
+
+        def loop_steps(parts: ParticipantParts, training: Training) -> LoopSteps:
+            settings = experiment.settings.training
+            is_given = (settings.steps_per_round, settings.epochs_per_round) != (None, None)
+            unlimited = inf if parts.sharing.asynchronous else 1
+            has_samples = bool(training.shard.size)
+
+            def steps_in(round: int) -> float:
+                if is_given or not has_samples or not graph.trains(rank, round):
+                    return training.steps_in(round)
+                return unlimited
+
+            return LoopSteps(
+                parts.vector, f"rank {rank}", steps_in, Turn(), parts.sharing.adjust_gradient,
+                pace=training.hooks.pace, beat=training.beat,
+            )  # fmt: skip
+
+        trainings: list[Training] = []
+        node = self.participant(rank, host, make_steps, None, clock, [journal] if journal else [], True)
+        assert isinstance(node, Node)
+        node.training = training = trainings[0]
         node.evaluation = NodeEvaluation(
             experiment.plan, training, node.exchange.endpoint.counters, resources=host.resources,
             clock=node.exchange.clock, records=node.records, heartbeat=node.scheduler.heartbeat,

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import NoReturn
 
 import torch
@@ -39,12 +40,15 @@ from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import NodeFactory, NodeHost
 from decentnode.node.node import Node
+from decentnode.node.own_loop.loop_node import AwaitedNode, BlockingNode, RoundsEnded
+from decentnode.node.own_loop.loop_steps import LoopSteps
 from decentnode.node.participant import Participant
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
+from decentnode.training.settings import Factory
 
 MOST_RECORD_FILES = 256
 """The nodes of a process that have files of records of their own; more of them share one."""
@@ -148,7 +152,12 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         executor.start([node.training for node in nodes])
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
+            loop = experiment.settings.training.loop
+            if loop is not None and not iscoroutinefunction(loop.cls):
+                runner.run(_enter(communication))
+                codes = [_run_blocking(nodes[0], loop, fork_context)]
+            else:
+                codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
@@ -254,6 +263,51 @@ def start_together(fork_context: ForkContext, position: int, participants: Seque
         node.set_elapsed(identity.seconds)
 
 
+async def _enter(communication: Communication) -> None:
+    communication.enter_loop()
+
+
+def _run_blocking(node: Node, loop: Factory, fork_context: ForkContext) -> ExitCode:
+    """Runs a node whose loop is a function that waits, in this thread."""
+    steps = node.local_steps
+    assert isinstance(steps, LoopSteps)
+    codes: list[ExitCode] = []
+    seen = BlockingNode(
+        node, steps, fork_context, node.vector.module, fork_context.experiment.settings.seed, node.training,
+        run=partial(run_participant, fork_context=fork_context), closes=codes.append,
+    )  # fmt: skip
+    node.exchange.ends_with_peers = True
+    node.vector.module.train()
+    # What it raises is reported where its participant ends.
+    with contextlib.suppress(Exception, SystemExit), seen:
+        seen.start()
+        if not seen.is_over:
+            loop.cls(seen, **loop.options)
+    return codes[0]
+
+
+async def _run_loop(node: Node, steps: LoopSteps, fork_context: ForkContext) -> None:
+    """Runs the loop of a node beside it; raises what the loop raises."""
+    loop = fork_context.experiment.settings.training.loop
+    assert loop is not None
+    seen = AwaitedNode(
+        node, steps, fork_context, node.vector.module, fork_context.experiment.settings.seed, node.training
+    )
+    node.exchange.ends_with_peers = True
+    node.vector.module.train()
+    try:
+        await seen.begin()
+        if not seen.is_over:
+            await loop.cls(seen, **loop.options)
+    except (RoundsEnded, SystemExit):
+        pass
+    except Exception as error:
+        if node.failure is None:
+            node.failure = error
+    finally:
+        seen.leave()
+
+
 async def _run_nodes(
     nodes: list[Node], communication: Communication, fork_context: ForkContext, clock: Clock
 ) -> list[ExitCode]:
@@ -268,10 +322,16 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
     """
     if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
         await clock.sleep(ahead)
+    steps, beside = node.local_steps, None
+    if isinstance(steps, LoopSteps):
+        beside = asyncio.create_task(_run_loop(node, steps, fork_context))
     try:
         return await run_participant(node, fork_context)
     finally:
         node.training.reducer.close()
+        if beside is not None and isinstance(steps, LoopSteps):
+            steps.turn.end()
+            await beside
 
 
 async def run_participant(participant: Participant, fork_context: ForkContext) -> ExitCode:
@@ -289,7 +349,7 @@ async def run_participant(participant: Participant, fork_context: ForkContext) -
         reporter.send(_finished(participant, rounds) if is_whole else reports.Stopped(rank, rounds))
         return ExitCode.OK
     except Exception as error:
-        failed = True
+        failed, participant.failure = True, error
         where = f"round {participant.round + 1}" if participant.round >= 0 else "before its first round"
         return explain_failure(fork_context, rank, error, where=f"rank {rank}, {where}: ")
     finally:

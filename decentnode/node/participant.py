@@ -16,7 +16,7 @@ from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.round_exchange import RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.sharing.base import Sharing
-from decentnode.training.local_steps import LocalSteps
+from decentnode.training.local_steps import LocalSteps, RoundAbandoned
 
 
 class AfterRound:
@@ -58,6 +58,9 @@ class Participant:
     """What looks at the model after each round, in this order; the node's evaluation is first."""
     round: int = field(default=-1, init=False)
     """The round that was started last."""
+    failure: Exception | None = field(default=None, init=False)
+    """The error that has ended it."""
+    _has_begun: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
         name, missing = type(self).__name__, len(self.exchange.missing)
@@ -70,17 +73,30 @@ class Participant:
 
     async def run(self) -> None:
         """Runs all rounds in order, from the first or from where the node resumed."""
-        # A node that continues from a checkpoint has the state of the scheme from there.
-        if self.round < 0:
-            self.sharing.begin(self.vector.shared)
-        while (round := await self.scheduler.after(self.round)) is not None:
+        self.begin()
+        while (round := await self.scheduler.after(done := self.round)) is not None:
             # The learning rate schedule counts rounds, or their steps, also those that this node skipped.
-            self.local_steps.skip(range(self.round + 1, round))
-            await self.run_round(round)
+            self.local_steps.skip(range(done + 1, round))
+            try:
+                await self.run_round(round)
+            except RoundAbandoned:
+                self.round = done
+                self.scheduler.end()
+        if self.failure is not None:
+            raise self.failure
         await self._make_up()
         self.checkpoints.at_the_end(self.round, self.snapshot)
         # Last: a process with a node that has ended is not restarted.
         self.scheduler.heartbeat.mark(self.round, Activity.END)
+
+    def begin(self) -> None:
+        """Begins the scheme with the model as it is, once.
+
+        A node that continues from a checkpoint has the state of the scheme from there.
+        """
+        if self.round < 0 and not self._has_begun:
+            self.sharing.begin(self.vector.shared)
+        self._has_begun = True
 
     async def run_round(self, round: int) -> None:
         """Train, get this round's view, share (send, receive, mix), evaluate, record.

@@ -18,9 +18,10 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerError, PeerTimeout, PeerUnmet, ProtocolError, RunFailed
+from decentnode.errors import PeerError, PeerLeft, PeerTimeout, PeerUnmet, ProtocolError, RunFailed
 from decentnode.formats.records import RoundRecord
 from decentnode.sharing.base import SharingBase
+from decentnode.training.local_steps import RoundAbandoned
 
 Tap = Callable[[int, int, Mapping[int, Payload], Mapping[int, Message]], None]
 """Gets the round, the exchange within it, what arrived by source, and when."""
@@ -59,6 +60,8 @@ class RoundExchange:
         self._starts = True
         """Whether the first exchange of this process is still to come."""
         self._attacker_weights: list[float] = []
+        self.ends_with_peers = False
+        """Whether a peer may leave at any time, as a loop does: then a scheme that needs it ends, too."""
 
     def begin(
         self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]] | None = None
@@ -199,7 +202,11 @@ class RoundExchange:
         if peer in self.missing:
             return
         self.missing[peer] = error
-        if self._stop_because:
+        has_left = self.ends_with_peers and isinstance(error, PeerLeft) and not error.failed
+        if has_left and not self._sharing.promises.tolerates_loss:
+            print(f"round {self._round + 1}: ending with rank {peer}, which has left", flush=True)
+            raise RoundAbandoned
+        if self._stop_because and not has_left:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: continuing without rank {peer}: {error.reason}", flush=True)
         is_unmet = isinstance(error, PeerUnmet)

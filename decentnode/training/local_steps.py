@@ -10,6 +10,10 @@ from torch import Tensor
 from decentnode.core.vector import Vector
 
 
+class RoundAbandoned(Exception):
+    """Raised in a round that is not finished, and not followed by others: the participant ends."""
+
+
 @dataclass
 class Tally:
     """The local steps of one round so far."""

@@ -88,6 +88,8 @@ class TrainingSettings(Computation):
     """How every node trains; numbers per round may be one for each rank."""
 
     optimizer: Factory
+    loop: Factory | None = None
+    """A loop in place of the local steps; null: there is none."""
     loss: Factory = Factory(nn.CrossEntropyLoss)
     task: Factory = Factory(Classification)
     """The section `task`."""

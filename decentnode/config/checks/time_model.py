@@ -47,7 +47,7 @@ def _time_model(time_model: TimeModelSettings, sharing: SharingBase) -> Iterator
 def _steps_given(training: TrainingSettings, time_model: TimeModelSettings) -> Iterator[Defect]:
     """Checks limits of steps: in a window a node makes as many as fit, unless a number limits them."""
     is_given = (training.steps_per_round, training.epochs_per_round) != (None, None)
-    if not is_given and not time_model.is_asynchronous:
+    if not is_given and not time_model.is_asynchronous and training.loop is None:
         yield Defect(("training",), ONE_OF_BOTH)
 
 

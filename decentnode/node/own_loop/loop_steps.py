@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
@@ -29,7 +28,7 @@ class LoopSteps(LocalSteps):
         self.turn = turn
         self.optimizers: list[Optimizer] = []
         """The optimizers that the loop has shown; the first one counts the steps."""
-        self.state: "LoopState" = LoopState()
+        self.state: LoopState = LoopState()
         self.rounds = 0
         """The rounds that are done."""
         self.has_stepped = False
@@ -60,8 +59,9 @@ class LoopSteps(LocalSteps):
         if adjusts and self.optimizers:
             raise BadInput(f"{self._place}: this scheme changes the gradients of one optimizer alone")
         trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        shared = [e for e in self.vector.layout.shared.entries if not e.is_buffer]
-        if adjusts and not all(id(t) in trained for t in self.vector.tensors(shared)):
+        tensors = zip(self.vector.layout.entries, self.vector.tensors(), strict=True)
+        shared = [tensor for entry, tensor in tensors if not (entry.is_buffer or entry.is_personal)]
+        if adjusts and not all(id(tensor) in trained for tensor in shared):
             raise BadInput(f"{self._place}: the optimizer has not all parameters that are shared")
         if not self.optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, before_step))
@@ -84,7 +84,7 @@ class LoopSteps(LocalSteps):
         # A fused optimizer divides by the scale inside its step.
         if getattr(optimizer, "grad_scale", None) is not None:
             raise RunFailed(
-                f"{self._place}: the gradient is still scaled; call scaler.unscale_(optimizer) before its step"
+                f"{self._place}: the gradient is still scaled; call scaler.unscale_(optimizer) before the step"
             )
         vector = self.vector
         gradient, end = vector.gather_gradient(), vector.layout.shared.numel
@@ -186,8 +186,3 @@ class LoopState:
             self.keep(name, kept)
         for index, optimizer in enumerate(optimizers):
             self.give(index, optimizer)
-
-
-def tensors_of(optimizer: Optimizer) -> list[Tensor]:
-    """Returns the parameters of an optimizer."""
-    return [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]

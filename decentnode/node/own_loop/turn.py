@@ -3,9 +3,7 @@
 import asyncio
 from math import inf
 
-
-class LoopLeft(Exception):
-    """The loop makes no further steps."""
+from decentnode.training.local_steps import RoundAbandoned
 
 
 class Turn:
@@ -40,12 +38,12 @@ class Turn:
     async def steps(self, count: float = inf) -> int:
         """Waits until the loop has made so many steps, or asks for a round; returns how many it has made.
 
-        Raises LoopLeft when it makes no more.
+        Raises RoundAbandoned when it makes no more.
         """
         self.wanted = count
         while self.made < count and not self._is_asked:
             if self._has_left:
-                raise LoopLeft
+                raise RoundAbandoned
             self._participant = asyncio.get_running_loop().create_future()
             _wake(self._loop)
             await self._participant
@@ -67,6 +65,11 @@ class Turn:
         self._loop = asyncio.get_running_loop().create_future()
         _wake(self._participant)
         await self._loop
+
+    async def until_over(self) -> None:
+        """Waits until the participant has ended."""
+        while not self.is_over:
+            await self.pass_on()
 
     def leave(self) -> None:
         """Makes no further steps."""

@@ -1,0 +1,390 @@
+"""What a loop is given as its node: a step is made, a round is wanted, a number is logged, the part ends."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
+from decentnode.communication.launcher_link.reports import Evaluated, Published
+from decentnode.core.rng import key
+from decentnode.core.text import counted
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import DecentnodeError, ExitCode, RunFailed
+from decentnode.formats.records import private_megabytes
+from decentnode.node.evaluation import NodeResources
+from decentnode.node.own_loop.loop_steps import LoopSteps
+from decentnode.node.own_loop.turn import Turn
+from decentnode.node.participant import AfterRound, Participant
+from decentnode.training.training import Training
+
+T = TypeVar("T")
+
+
+class RoundsEnded(DecentnodeError):
+    """Raised by a step after the last round, in a loop that goes on."""
+
+
+@dataclass(eq=False)
+class LoggedScores(AfterRound):
+    """The scores that a loop has logged."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    round: int = -1
+    peak_memory_mb: float = 0.0
+
+    def scores_after(self, round: int) -> dict[str, float]:
+        return self.scores if self.round == round else {}
+
+
+class LoopNode:
+    """One rank of a run, as a loop sees it."""
+
+    def __init__(
+        self, participant: Participant, steps: LoopSteps, resources: NodeResources, module: nn.Module,
+        seed: int, training: Training | None = None,
+    ) -> None:  # fmt: skip
+        """`training`: the samples and the objective of the run; None: the loop has its own."""
+        self.model = module
+        """The model, whose shared parameters are views of the node's vector."""
+        self.round_ended = False
+        """Whether the last step ended a round."""
+        self._participant, self._steps, self._resources = participant, steps, resources
+        self._seed, self._training = seed, training
+        self._logged = LoggedScores()
+        participant.after_round = [*participant.after_round, self._logged]
+        self._has_left = False
+        self._was_told = False
+        """Whether a step has returned that the run is over."""
+
+    def __repr__(self) -> str:
+        return f"<node {self.rank} of {self.size}: {counted(self.rounds, 'round')}>"
+
+    @property
+    def rank(self) -> int:
+        """Its number, from 0."""
+        return self._participant.rank
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return self._participant.graph.num_nodes
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that are done."""
+        return self._steps.rounds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over for this node: its rounds are done, it was stopped, or it has left."""
+        return self._turn.is_over
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the graph makes it a server, which makes no steps."""
+        return self.rank in self._participant.graph.graph.servers
+
+    @property
+    def vector(self) -> Tensor:
+        """The model as one flat tensor, shape (d,); changes after a round to the other slot."""
+        return self._participant.vector.values
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes of all payloads that it has sent, to each receiver."""
+        return self._participant.exchange.endpoint.counters.sent
+
+    def use(self, optimizer: Optimizer) -> Optimizer:
+        """Shows the node an optimizer of the loop; returns it. Raises BadInput.
+
+        Schemes that change gradients do so before its steps, and its learning rate is that of the round.
+        """
+        self._steps.use(optimizer, self._before_step)
+        return optimizer
+
+    def keep(self, name: str, kept: Any) -> None:
+        """Saves an object with `state_dict` and `load_state_dict` in the checkpoints of the run."""
+        self._steps.state.keep(name, kept)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Returns the next minibatch of this rank, inputs and labels, of the dataset of a run."""
+        if self._training is None:
+            raise RunFailed(f"rank {self.rank}: the loop has samples of its own; there is no dataset here")
+        steps, turn = self._steps, self._turn
+        inputs, labels = self._training.batches(steps.rounds, turn.made)[0]
+        return inputs, labels
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of the run's configuration (`training.loss`)."""
+        if self._training is None:
+            raise RunFailed(f"rank {self.rank}: the loop has a loss of its own; there is none here")
+        loss: Tensor = self._training.objective.loss(outputs, labels)
+        return loss
+
+    def generator(self, purpose: str, *counters: int) -> torch.Generator:
+        """Returns a generator for one purpose of this rank, keyed by the seed of the run."""
+        return torch.Generator().manual_seed(key(self._seed, f"loop/{purpose}", self.rank, *counters))
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """A context in which this rank is not taken for hung, such as a long evaluation."""
+        with _beating(self._participant.scheduler.heartbeat):
+            yield
+
+    @property
+    def _turn(self) -> Turn:
+        return self._steps.turn
+
+    def _before_step(self) -> None:
+        """Is called before each step of the optimizer."""
+
+    def _note_step(self, loss: Tensor | float | None) -> bool:
+        """Counts a step; returns whether it is the participant's turn. Raises RunFailed and RoundsEnded."""
+        self.round_ended = False
+        self._refuse_the_past("step()")
+        if self.is_server:
+            raise RunFailed(f"rank {self.rank} is the server, which makes no steps; call serve()")
+        if self._steps.optimizers and not self._steps.has_stepped:
+            # Gradients are accumulated, or a step was skipped because they were not finite.
+            return False
+        self._steps.count(loss)
+        return not self._turn.is_loops
+
+    def _refuse_the_past(self, call: str) -> None:
+        if self._has_left:
+            raise RunFailed(f"rank {self.rank}: {call} after leave(); join the model again for another run")
+        self._raise_failure()
+        if self.is_over:
+            rounds = counted(self.rounds, "round")
+            if not self._was_told:
+                return
+            if self._participant.scheduler.is_cut_short:
+                # A loop that does not look at what step() returns must end, too.
+                raise SystemExit(f"rank {self.rank}: the run was stopped after {rounds}")
+            raise RoundsEnded(
+                f"rank {self.rank}: {call} after the last round ({rounds}); end the loop where step() "
+                "returns False, or give more rounds"
+            )
+
+    def _raise_failure(self) -> None:
+        if (failure := self._participant.failure) is not None:
+            if isinstance(failure, DecentnodeError):
+                raise failure
+            raise RunFailed(f"rank {self.rank}: {failure!r}") from failure
+
+    def _after_turn(self, rounds: int) -> bool:
+        self.round_ended = self.rounds > rounds
+        self._raise_failure()
+        self._was_told = self._was_told or self.is_over
+        return not self.is_over
+
+    async def _log(self, metrics: Mapping[str, float]) -> None:
+        round = self.rounds - 1
+        if round < 0:
+            raise RunFailed(f"rank {self.rank}: log() before the first round; a round has to end first")
+        participant, resources = self._participant, self._resources
+        scores = {name: float(value) for name, value in metrics.items()}
+        if self._logged.round == round:
+            scores = self._logged.scores | scores
+        records = participant.records
+        published = self._logged.round < round and await resources.snapshots.publish(
+            self.rank, round, participant.vector.shared, clock=participant.exchange.clock
+        )
+        if self._logged.round < round:
+            resources.reporter.send(
+                Published(
+                    rank=self.rank, round=round, train_loss=self._steps.loss,
+                    bytes_sent=participant.exchange.endpoint.counters.sent, seconds=records.seconds,
+                    published=published, evaluation="here",
+                    wall_seconds=records.wall_seconds if records.are_virtual else None,
+                )
+            )  # fmt: skip
+        self._logged.round, self._logged.scores = round, scores
+        self._logged.peak_memory_mb = max(self._logged.peak_memory_mb, private_megabytes())
+        resources.reporter.send(Evaluated(self.rank, round, scores))
+
+
+class AwaitedNode(LoopNode):
+    """The node of a loop that is a coroutine, and shares a process with others.
+
+    ```
+    async def train(node):
+        optimizer = node.use(torch.optim.SGD(node.model.parameters(), lr=0.1))
+        while not node.is_over:
+            inputs, labels = node.batch()
+            optimizer.zero_grad()
+            node.loss(node.model(inputs), labels).backward()
+            optimizer.step()
+            await node.step()
+    ```
+    """
+
+    async def step(self, loss: Tensor | float | None = None) -> bool:
+        """Ends a step of the loop: every `steps_per_round`-th one ends in a round; False if the run is over.
+
+        `loss`: recorded as training loss.
+        """
+        if self._note_step(loss):
+            return await self._pass_on()
+        # Between steps, other nodes of the event loop get their turn.
+        await self._participant.exchange.clock.sleep(0)
+        return not self.is_over
+
+    async def round(self) -> bool:
+        """Exchanges and mixes now, whatever steps were made; returns False if the run is over."""
+        self._refuse_the_past("round()")
+        return await self._pass_on(asks=True)
+
+    async def begin(self) -> None:
+        """Waits for the first turn."""
+        await self._turn.pass_on()
+
+    def leave(self) -> None:
+        """Ends this rank's part: the others go on without it, or end, too."""
+        self._has_left = True
+        self._participant.scheduler.end()
+        self._turn.leave()
+
+    async def elapsed(self, seconds: float) -> None:
+        """Lets so much time pass; in virtual time that is how long the loop's own work takes."""
+        await self._participant.exchange.clock.sleep(seconds)
+
+    async def log(self, **metrics: float) -> None:
+        """Records an evaluation of the model after the last round."""
+        await self._log(metrics)
+
+    async def serve(self) -> None:
+        """Takes part in all rounds without a step, until the run is over."""
+        while await self._pass_on():
+            pass
+
+    async def _pass_on(self, asks: bool = False) -> bool:
+        rounds = self.rounds
+        await self._turn.pass_on(asks)
+        return self._after_turn(rounds)
+
+
+class BlockingNode(LoopNode):
+    """The node of a loop in a thread of its own; its methods wait."""
+
+    def __init__(
+        self, *args: Any, run: Callable[[Participant], Coroutine[Any, Any, ExitCode]],
+        closes: Callable[[ExitCode], None] = lambda code: None, **more: Any,
+    ) -> None:  # fmt: skip
+        """`run`: runs the participant to its end; `closes`: is called after it, once."""
+        super().__init__(*args, **more)
+        self._loop = asyncio.new_event_loop()
+        self._run_participant, self._closes = run, closes
+        self._task: asyncio.Task[ExitCode] | None = None
+        self._code = ExitCode.OK
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._has_left:
+            self.leave(error is not None, error if isinstance(error, Exception) else None)
+
+    def start(self) -> None:
+        """Begins: the node takes part from here on. By itself it does so at the first step."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._run_to_end())
+            self._wait(self._turn.pass_on())
+            self._raise_failure()
+
+    def step(self, loss: Tensor | float | None = None) -> bool:
+        """Ends a step of the loop: every `steps_per_round`-th one ends in a round; False if the run is over.
+
+        With an optimizer, a call without a step of it since the last one counts nothing: gradients are
+        accumulated, or the step was skipped. `loss`: recorded as training loss. Raises RunFailed, and
+        SystemExit in a loop that goes on although the run was stopped.
+        """
+        return self._pass_on() if self._note_step(loss) else not self.is_over
+
+    def round(self) -> bool:
+        """Exchanges and mixes now, whatever steps were made; returns False if the run is over."""
+        self._refuse_the_past("round()")
+        return self._pass_on(asks=True)
+
+    def serve(self) -> None:
+        """Takes part in all rounds without a step, until the run is over: for a server or a standby."""
+        while self._pass_on():
+            pass
+
+    def log(self, **metrics: float) -> None:
+        """Records an evaluation of the model after the last round."""
+        self._wait(self._log(metrics))
+
+    def leave(self, failed: bool = False, error: Exception | None = None) -> None:
+        """Ends this rank's part: the others go on without it, or end, too.
+
+        `failed`: the loop has failed, by this `error` if it is known.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        self._participant.scheduler.end()
+        if failed and self._participant.failure is None:
+            self._participant.failure = error or RunFailed(f"rank {self.rank}: its loop has failed")
+        self._turn.leave()
+        if self._task is None:
+            self._task = self._loop.create_task(self._run_to_end())
+        if not self._task.done():
+            self._wait(self._turn.until_over())
+        self._loop.close()
+        self._closes(self._code)
+
+    def _pass_on(self, asks: bool = False) -> bool:
+        rounds = self.rounds
+        if self._task is None:
+            self._task = self._loop.create_task(self._run_to_end())
+        self._wait(self._turn.pass_on(asks))
+        return self._after_turn(rounds)
+
+    def _before_step(self) -> None:
+        # Before the first step changes the model.
+        self.start()
+
+    async def _run_to_end(self) -> ExitCode:
+        try:
+            self._code = await self._run_participant(self._participant)
+        finally:
+            self._turn.end()
+        return self._code
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs the event loop of this node until the work is done."""
+        # A notebook has one that runs in this thread, and waits while this one does.
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            return self._loop.run_until_complete(work)
+        finally:
+            asyncio._set_running_loop(running)
+
+
+@contextlib.contextmanager
+def _beating(heartbeat: HeartbeatSlot) -> Iterator[None]:
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(Timeouts.busy_beat):
+            heartbeat.beat()
+
+    thread = threading.Thread(target=beat, name="busy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
