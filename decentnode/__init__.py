@@ -8,6 +8,7 @@ from decentnode.core.version import __version__
 
 if TYPE_CHECKING:
     from decentnode.api.commands import calibrate, validate, verify
+    from decentnode.parallel.join import join
     from decentnode.parallel.module import DecentralizedDataParallel
     from decentnode.results.api import resume, run
     from decentnode.results.run import Run
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Muon", "Run", "Study", "__version__",
-    "calibrate", "resume", "run", "sweep", "validate", "verify",
+    "calibrate", "join", "resume", "run", "sweep", "validate", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "Run": "decentnode.results.run",
     "Study": "decentnode.results.study",
     "calibrate": "decentnode.api.commands",
+    "join": "decentnode.parallel.join",
     "resume": "decentnode.results.api",
     "run": "decentnode.results.api",
     "sweep": "decentnode.studies.api",

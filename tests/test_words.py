@@ -22,6 +22,8 @@ FOREIGN = {"nn", "np", "threading", "torch", "yaml", "zmq"}
 """Modules of others, whose classes may have the names of ours."""
 
 NAMED_BY_ROLE = {
+    "Participant node": "nodes of a run are participants",
+    "Participant nodes": "nodes of a run are participants",
     "Payload": "outgoing, incoming, sent: which way it goes",
     "Samples": "train, test, members: which part of a dataset",
     "Interval": "the quantity that it bounds",

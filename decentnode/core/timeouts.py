@@ -24,6 +24,10 @@ class Timeouts:
     stop_deadline: float
     """A graceful stop until nodes are killed; inf: only those that hang (`hung_process`)."""
 
+    attach: ClassVar[float] = 10.0
+    """A message of a script that joins, once it has connected."""
+    script_end: ClassVar[float] = 5.0
+    """The end of a script's process, once its connection has ended."""
     busy_beat: ClassVar[float] = 0.5
     """Seconds between two heartbeats of a loop that is busy with something else than steps."""
 

@@ -275,6 +275,10 @@ class ModuleTensors:
         for tensor, view in zip(self.tensors, views, strict=True):
             tensor.data = view
 
+    def copy_into(self, views: list[Tensor]) -> bool:
+        """Copies the tensors into a vector, if they cannot be views of it; returns whether that is so."""
+        return False
+
     def unmixed_buffers(self) -> list[Tensor | None]:
         """The buffers that are not in the vector, as the module has them now."""
         return [tensors.get(key) for tensors, key in self._unmixed_locations]
@@ -385,6 +389,8 @@ class Vector:
         fit. The vector must be attached.
         """
         tensors, views = self._module_tensors.tensors, self._active_views()
+        if self._module_tensors.copy_into(views):
+            return
         for index, (tensor, view) in enumerate(zip(self._module_tensors.find_tensors(), views, strict=True)):
             is_same = tensor is tensors[index]
             if is_same and tensor.is_set_to(view):

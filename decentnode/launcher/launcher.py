@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from math import isinf
@@ -46,7 +46,12 @@ from decentnode.launcher.monitoring.watchdog import NEVER
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.processes.child_process import ChildProcess
-from decentnode.launcher.processes.fork_server import ForkServer, end_hung, name_socket_directory
+from decentnode.launcher.processes.fork_server import (
+    ForkServer,
+    ProcessServer,
+    end_hung,
+    name_socket_directory,
+)
 from decentnode.launcher.recovery.restarts import RESTART, Restarts
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
@@ -82,11 +87,13 @@ class Launcher:
     def __init__(
         self, experiment: Experiment, machine: int, console: LiveConsole,
         resume_plan: ResumePlan | None = None, job: str = "", threads: int | None = None,
+        make_server: Callable[[ForkContext, Sequence[int]], ProcessServer] = ForkServer,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
         `job`: the job that has started all machines; empty where the configuration lists them. `threads`: of
-        torch in each process, where the code of a plug-in has set a number.
+        torch in each process, where the code of a plug-in has set a number. `make_server`: makes what starts
+        the host processes.
         """
         self.experiment, self.machine = experiment, machine
         settings, mapping = experiment.settings, experiment.mapping
@@ -95,6 +102,7 @@ class Launcher:
         kept = resume_plan.threads if resume_plan else None
         wanted = settings.training.threads
         self.threads = wanted if wanted != "auto" else kept or threads or default_threads(len(local))
+        self._make_server = make_server
         self.console = console
         self._credentials = preflight.credentials(settings, machine)
         self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
@@ -286,7 +294,7 @@ class Launcher:
         # A signal between fork and handler would kill this process without its clean-up.
         signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
         try:
-            self.server = ForkServer(fork_context, [*self.membership.here])
+            self.server = self._make_server(fork_context, [*self.membership.here])
             for signum in stop_signals:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         finally:

@@ -36,6 +36,7 @@ from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_exchange import RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
+from decentnode.node.schemes import Schemes
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import SharingBase
 from decentnode.training.local_steps import LocalSteps
@@ -95,6 +96,13 @@ class ParticipantFactory:
     """Makes participants from the inputs of the run, which all of them read."""
 
     experiment: Experiment
+    own_schemes: Schemes | None = None
+    """What makes their schemes; None: that of the experiment."""
+
+    @property
+    def schemes(self) -> Schemes:
+        """Makes their schemes."""
+        return self.own_schemes or self.experiment.schemes
 
     def participant(
         self, rank: int, host: NodeHost, make_steps: Callable[[ParticipantParts], LocalSteps],
@@ -116,7 +124,7 @@ class ParticipantFactory:
             layout = experiment.layout
             aside = BufferSpec(layout.numel, layout.dtype, arena=host.arena).vector()
         vector = Vector(module_tensors or self._module_tensors(endpoint.device, host), endpoint.slots, aside)
-        sharing = experiment.schemes.of_node(rank, vector)
+        sharing = self.schemes.of_node(rank, vector)
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
         if experiment.injector is not None:
             scheduler.heartbeat = experiment.injector.heartbeat(rank, scheduler.heartbeat, reporter)

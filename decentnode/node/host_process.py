@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -99,45 +99,25 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
 
 def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode:
     experiment = fork_context.experiment
-    deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
     if incarnation:
         # Before anything that may take long: the silence of the previous process does not count.
         for heartbeat in map(fork_context.heartbeats.of, ranks):
             heartbeat.mark(heartbeat.read().round, Activity.START)
-    directory, host, nodes = _build(fork_context, position, incarnation)
-    communication, executor = host.communication, host.executor
+    directory, host = prepare_process(fork_context, position, incarnation)
+    factory = NodeFactory(experiment)
+    nodes = [factory.node(rank, host, clock=directory.outages.clock_of(rank, host.clock)) for rank in ranks]
+    communication, executor, clock = host.communication, host.executor, host.clock
     if experiment.settings.training.compile and not experiment.samples.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
             node.training.rehearse()
-    if incarnation:
-        # It does not wait for a start signal: the run is in progress.
-        fork_context.reporter.send(reports.Ready(position, os.getpid()))
-    else:
-        start_together(fork_context, position, nodes)
-    clock = directory.clock
-    if isinstance(clock, VirtualClock):
-        # The first node that was saved continues; each of the others waits for its time.
-        starts = (node.records.continues_at for node in nodes)
-        clock.nanoseconds = round(SECOND * min(starts))
-    _request_views(fork_context, position, clock)
-    absent = fork_context.identity.absent
-    first_peers = sorted(experiment.first_peers(ranks) - absent)
-    run_id = fork_context.identity.message_id
-    # The run id is known only now: the machines agree on it at the rendezvous.
-    communication.open(first_peers, run_id, deadline, absent)
-    for news in filter(None, (communication.news, nodes[0].training.executor.news)):
-        fork_context.reporter.send(reports.Notice(ranks[0], news))
     farewell_timeout = Timeouts.least_farewell
     try:
-        if incarnation:
-            others, seed = {*ranks, *absent}, experiment.settings.seed
-            peers = {
-                rank: rejoin_peers(experiment.graph.graph, rank, others, seed=seed, incarnation=incarnation)
-                for rank in ranks
-            }
-            rejoin_nodes(nodes, peers, communication, identity=fork_context.identity, deadline=deadline)
+        begin_run(fork_context, position, incarnation, host, nodes)
+        if news := executor.news:
+            fork_context.reporter.send(reports.Notice(ranks[0], news))
+        run_id = fork_context.identity.message_id
         for node in nodes:
             node.training.join(
                 experiment.samples.gradient_sync.connect(
@@ -167,6 +147,42 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         communication.close(farewell_timeout)
     # The codes are ordered by severity.
     return max(codes)
+
+
+def begin_run(
+    fork_context: ForkContext, position: int, incarnation: int, host: NodeHost,
+    participants: Sequence[Participant],
+    wait: Callable[[int], object] = os.eventfd_read,
+) -> None:  # fmt: skip
+    """Takes the participants of a process into the run: at its start, or in its midst after a restart.
+
+    `wait`: waits for the start signal, given its eventfd. Raises StartError.
+    """
+    experiment, communication, clock = fork_context.experiment, host.communication, host.clock
+    deadline = experiment.settings.failures.start_deadline
+    ranks = experiment.processes[position].ranks
+    if incarnation:
+        # It does not wait for a start signal: the run is in progress.
+        fork_context.reporter.send(reports.Ready(position, os.getpid()))
+    else:
+        start_together(fork_context, position, participants, wait)
+    if isinstance(clock, VirtualClock):
+        # The first node that was saved continues; each of the others waits for its time.
+        starts = (participant.records.continues_at for participant in participants)
+        clock.nanoseconds = round(SECOND * min(starts))
+    _request_views(fork_context, position, clock)
+    absent = fork_context.identity.absent
+    first_peers = sorted(experiment.first_peers(ranks) - absent)
+    # The run id is known only now: the machines agree on it at the rendezvous.
+    communication.open(first_peers, fork_context.identity.message_id, deadline, absent)
+    if communication.news:
+        fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
+    if incarnation:
+        others, seed, graph = {*ranks, *absent}, experiment.settings.seed, experiment.graph.graph
+        peers = {
+            rank: rejoin_peers(graph, rank, others, seed=seed, incarnation=incarnation) for rank in ranks
+        }
+        rejoin_nodes(participants, peers, communication, identity=fork_context.identity, deadline=deadline)
 
 
 def _request_views(fork_context: ForkContext, position: int, clock: Clock) -> None:
@@ -213,16 +229,15 @@ def sync_context(
     )
 
 
-def _build(
+def prepare_process(
     fork_context: ForkContext, position: int, incarnation: int
-) -> tuple[ProcessDirectory, NodeHost, list[Node]]:
-    """Builds this process, with its transport and its nodes."""
+) -> tuple[ProcessDirectory, NodeHost]:
+    """Prepares what the participants of this process have in common, with its transport."""
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     communication: Communication = experiment.settings.communication.make()
     clock = VirtualClock() if communication.plan.has_virtual_time else Clock()
     outages = injector.outages(fork_context.reporter) if injector else Outages()
-    clocks = {rank: outages.clock_of(rank, clock) for rank in ranks}
     directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
@@ -242,18 +257,19 @@ def _build(
         record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
     executor = experiment.execution.executor(len(ranks), marks=lambda rank: heartbeats.of(rank).marks)
     host = NodeHost(fork_context, communication, clock, len(ranks) > 1, executor, record_file)
-    factory = NodeFactory(experiment)
-    nodes = [factory.node(rank, host, clock=clocks[rank]) for rank in ranks]
-    return directory, host, nodes
+    return directory, host
 
 
-def start_together(fork_context: ForkContext, position: int, participants: Sequence[Participant]) -> None:
+def start_together(
+    fork_context: ForkContext, position: int, participants: Sequence[Participant],
+    wait: Callable[[int], object] = os.eventfd_read,
+) -> None:  # fmt: skip
     """Reports that the nodes are ready, waits for the start signal, processes all handshakes, and resumes."""
     for node in participants:
         fork_context.handshakes.fill({node.rank: node.sharing.handshake()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(reports.Ready(position, os.getpid()))
-    os.eventfd_read(fork_context.start)
+    wait(fork_context.start)
     everybody, identity = fork_context.handshakes.contents(), fork_context.identity
     for node in participants:
         node.sharing.receive_handshakes(everybody)

@@ -20,7 +20,7 @@ class AdaptThenCombine:
     local_steps: LocalSteps
     heartbeat: HeartbeatSlot
     clock: Clock
-    report: TrainReport = field(init=False)
+    report: TrainReport = field(init=False, repr=False)
     """The report of the round's local steps."""
     seconds: float = field(default=0.0, init=False)
     """Seconds of the round's local steps."""

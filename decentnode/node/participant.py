@@ -98,6 +98,12 @@ class Participant:
             self.sharing.begin(self.vector.shared)
         self._has_begun = True
 
+    def continue_after(self, round: int, sharing: Mapping[str, Any]) -> None:
+        """Continues after a round with a state of the scheme; the model is as it was then."""
+        self.round = round
+        self.sharing.load_state_dict(sharing)
+        self._has_begun = True
+
     async def run_round(self, round: int) -> None:
         """Train, get this round's view, share (send, receive, mix), evaluate, record.
 

@@ -1,9 +1,10 @@
 """Makes the schemes of a run's nodes, with all that is around them, and says what memory they send from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch import nn
+from torch import Tensor, nn
 
 from decentnode.communication.base import STAGING_ALIGNMENT, BufferSpec
 from decentnode.config.consistency import defects_of_chain
@@ -33,6 +34,10 @@ class Schemes:
     samples: RunSamples
     network: nn.Module
     layout: ParameterLayout
+    own_samples: int | None = None
+    """The number of a node's training samples; None: as the partition says."""
+    own_loss: Callable[[Tensor, int], float] | None = None
+    """The loss of a model on samples of the node's own loop, in a round."""
 
     def plain(self, rank: int = 0) -> SharingBase:
         """A scheme of an honest node, without the exchanges of `on_overlay`."""
@@ -86,8 +91,8 @@ class Schemes:
     def _bound(self, scheme: SharingBase, rank: int, vector: Vector | None = None) -> SharingBase:
         layout, settings, shard = self.layout.shared, self.settings, self.samples.shard(rank)
         transforms = [t.make() for t in settings.sharing.transforms]
-        local_loss = None
-        if scheme.requirements.local_loss and shard.size:
+        local_loss = self.own_loss
+        if scheme.requirements.local_loss and shard.size and local_loss is None:
             # In a network of its own.
             network = copied(self.network).train()
             objective = settings.training.objective(network, layout.channels_last)
@@ -111,7 +116,8 @@ class Schemes:
                 )
         watched = frozenset[int]() if rank in settings.adversary_ranks else settings.adversary_ranks
         setup = Setup(
-            layout=layout, chain=chain, graph=self.graph, rank=rank, samples=len(self.samples.parts[rank]),
+            layout=layout, chain=chain, graph=self.graph, rank=rank,
+            samples=len(self.samples.parts[rank]) if self.own_samples is None else self.own_samples,
             local_loss=local_loss, watched=watched,
         )  # fmt: skip
         scheme.bind(setup)

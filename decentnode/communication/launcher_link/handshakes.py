@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.communication.launcher_link.shared_array import SharedMemory
 
 MOST_BYTES = 64
 Handshake = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
@@ -22,9 +22,11 @@ Handshake = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
 class HandshakeBoard:
     """One slot for each rank of the run; an empty slot has no handshake."""
 
-    def __init__(self, ranks: int) -> None:
-        self._lengths = shared_array((ranks,), "uint8")
-        self._slots = shared_array((ranks, MOST_BYTES), "uint8")
+    def __init__(self, ranks: int, fd: int | None = None) -> None:
+        """`fd`: that of the memory of another process, which has made the board."""
+        self.memory = SharedMemory(fd)
+        self._lengths = self.memory.array((ranks,), "uint8")
+        self._slots = self.memory.array((ranks, MOST_BYTES), "uint8")
 
     def fill(self, handshakes: Mapping[int, bytes]) -> None:
         """Writes the slots of some ranks; raises ValueError if one is too long or its rank does not exist."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.communication.launcher_link.shared_array import SharedMemory
 
 _ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _DONE, _LOSS, _SENT, _EPSILON, _VIRTUAL, _AWAITED, _PEERS = range(
     12
@@ -148,18 +148,21 @@ class HeartbeatSlot:
 class HeartbeatBoard:
     """The slots of all nodes of a machine."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self._last_round = shared_array((2,))
-        self._last_round[0] = NO_LAST_ROUND
+    def __init__(self, ranks: Sequence[int], fd: int | None = None) -> None:
+        """`fd`: that of the memory of another process, which has made the board."""
+        self.memory = memory = SharedMemory(fd)
+        self._last_round = memory.array((2,))
         self._ranks = tuple(ranks)
-        self._words = shared_array((len(ranks), WORDS))
+        self._words = memory.array((len(ranks), WORDS))
         self._read_done = np.zeros(len(ranks), "int64")
         """The rounds that each node had done when `new_progress` was called last."""
         # Items of memoryviews are plain numbers, and faster than those of arrays.
         rows = [(row.data, row.view("float64").data) for row in self._words]
         self._heartbeats = {rank: HeartbeatSlot(*row) for rank, row in zip(ranks, rows, strict=True)}
-        for heartbeat in self._heartbeats.values():
-            heartbeat.mark(-1, Activity.START)
+        if memory.is_new:
+            self._last_round[0] = NO_LAST_ROUND
+            for heartbeat in self._heartbeats.values():
+                heartbeat.mark(-1, Activity.START)
 
     @property
     def last_round(self) -> int:

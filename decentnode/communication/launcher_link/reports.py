@@ -228,7 +228,7 @@ class Reporter:
         """`reading_end`: the other end of the pipe, if this process has it open, too."""
         # A full pipe must never block a node, so `_write` waits with a limit of its own.
         os.set_blocking(fd, False)
-        self._fd = fd
+        self.fd = fd
         self._reading_end = reading_end
         self._last_timeout = Timeouts.last_report
 
@@ -258,14 +258,14 @@ class Reporter:
         deadline = clock.now() + timeout
         while True:
             try:
-                os.write(self._fd, line)
+                os.write(self.fd, line)
                 return True
             except BlockingIOError:
                 # The pipe is full: the launcher is slow or suspended.
                 left = deadline - clock.now()
                 if left <= 0:
                     return False
-                ready([], [self._fd], min(left, CHECK_INTERVAL))
+                ready([], [self.fd], min(left, CHECK_INTERVAL))
             # The launcher is dead, and the fork server ends this process soon.
             except BrokenPipeError:
                 return False

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.communication.launcher_link.shared_array import SharedMemory
 from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
@@ -26,23 +26,25 @@ class SnapshotBuffers:
 
     def __init__(
         self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32,
-        room: int = 0, slots: int = 1,
+        room: int = 0, slots: int = 1, fd: int | None = None,
     ) -> None:  # fmt: skip
         """`room`: the most bytes of what a model needs and its vector lacks; unused, it costs nothing.
 
         `slots`: how many vectors of a rank may wait for their reader; memory is used only where they do.
+        `fd`: that of the memory of another process, which has made the buffers.
         """
+        self.memory = memory = SharedMemory(fd)
         self.elements = elements
         self._timed_out: set[int] = set()
         self._waited_for = 0
         """The last flag that a node of this process has waited for in vain, another one being behind."""
         self._row = {rank: i for i, rank in enumerate(ranks)}
-        self._flags = shared_array((2, slots, len(ranks)))
+        self._flags = memory.array((2, slots, len(ranks)))
         # As bytes, because numpy has no bfloat16.
-        vectors = shared_array((slots * len(ranks) * elements * dtype.itemsize,), "uint8")
+        vectors = memory.array((slots * len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(slots, len(ranks), elements)
-        self._module_states = shared_array((len(ranks), room), "uint8")
-        self._lengths = shared_array((len(ranks),))
+        self._module_states = memory.array((len(ranks), room), "uint8")
+        self._lengths = memory.array((len(ranks),))
 
     async def publish(
         self, rank: int, round: int, vector: Tensor, clock: Clock, module_state: bytes = b"",
@@ -114,8 +116,9 @@ class EvaluatorBoard:
 
     def __init__(self, snapshots: SnapshotBuffers, count: int) -> None:
         self.snapshots = snapshots
-        self._beats = shared_array((max(1, count),))
-        self._alive = shared_array((1,))
+        memory = SharedMemory()
+        self._beats = memory.array((max(1, count),))
+        self._alive = memory.array((1,))
         self._alive[0] = count
 
     @property

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
@@ -42,17 +43,30 @@ def restarts_of(incarnation: int) -> int:
     return incarnation % INCARNATIONS
 
 
+class ProcessServer(Protocol):
+    """What a launcher asks of who starts its host processes."""
+
+    def kill(self) -> None:
+        """Kills all host processes at once."""
+
+    def restart(self, position: int, incarnation: int) -> None:
+        """Replaces the host process at this position, or starts one there; raises RunFailed."""
+
+    def close(self) -> None:
+        """Ends what it has started, but does not wait for ever."""
+
+
 class ForkServer:
     """The launcher's end of a process that has everything in memory and forks from it."""
 
-    def __init__(self, fork_context: ForkContext, positions: list[int]) -> None:
+    def __init__(self, fork_context: ForkContext, positions: Sequence[int]) -> None:
         """Forks the server, which forks one host process for each position. No thread may run yet."""
         # A collection in a child would write to, and so copy, every page it shares with the server.
         gc.collect()
         gc.freeze()
         end_thread_pools()
         try:
-            self.process = ForkedProcess(partial(_serve, fork_context, positions), down=1, up=1)
+            self.process = ForkedProcess(partial(_serve, fork_context, [*positions]), down=1, up=1)
         except OSError as error:
             raise StartError(f"the processes of this machine cannot be started: {error.strerror}") from error
         self._lifeline, is_made = self.process.ends

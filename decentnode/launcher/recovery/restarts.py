@@ -8,7 +8,7 @@ from decentnode.communication.base import HostProcess
 from decentnode.communication.launcher_link.reports import Report, Restarted
 from decentnode.core.text import how_it_ended, ranks_in_words
 from decentnode.errors import RunFailed
-from decentnode.launcher.processes.fork_server import INCARNATIONS, ForkServer, restarts_of
+from decentnode.launcher.processes.fork_server import INCARNATIONS, ProcessServer, restarts_of
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
@@ -37,7 +37,7 @@ class Restarts:
     """Why lost nodes cannot rejoin; empty if they can."""
     is_stopping: Callable[[], bool]
     """Whether the run was asked to stop."""
-    server: ForkServer | None = None
+    server: ProcessServer | None = None
     """The fork server of this machine; None before the first round."""
     _incarnations: Counter[int] = field(default_factory=Counter)
     """By position the highest known incarnation of a host process."""
@@ -46,7 +46,7 @@ class Restarts:
         """Registers for processes that are started again, on any machine."""
         dispatcher.register(Restarted, self._note)
 
-    def begin(self, start: Start, server: ForkServer) -> None:
+    def begin(self, start: Start, server: ProcessServer) -> None:
         """Records who is absent; on a machine that joins late, starts its nodes as restarted ones."""
         self.server = server
         absent = (rank for machine in start.absent for rank in self.mapping.ranks_of(machine))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
-from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.communication.launcher_link.shared_array import SharedMemory
 from decentnode.core.line_file import RateLimiter
 from decentnode.formats.records import Records
 from decentnode.models.state_encoding import UnknownKind
@@ -24,14 +24,19 @@ Snapshot = Callable[[], object]
 class RunIdentity:
     """The run of the nodes, and the round after which it continues; in memory made before the fork."""
 
-    def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
-        """`directory`: of the checkpoints; `settings`: a hash of all settings that affect the models."""
+    def __init__(self, directory: Path, settings: str, ranks: int = 0, fd: int | None = None) -> None:
+        """`directory`: of the checkpoints; `settings`: a hash of all settings that affect the models.
+
+        `fd`: that of the memory of another process, which has made it.
+        """
         self.directory = directory
         self.settings = settings
         # Only the launcher writes this memory; host processes read it.
-        self._absent = shared_array((ranks,), "bool")
-        self._words = shared_array((4,))
-        self._words[2] = FROM_THE_START
+        self.memory = SharedMemory(fd)
+        self._absent = self.memory.array((ranks,), "bool")
+        self._words = self.memory.array((4,))
+        if self.memory.is_new:
+            self._words[2] = FROM_THE_START
 
     def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
         """Records the agreement of all machines; call it before the start signal."""

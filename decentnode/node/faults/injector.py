@@ -11,7 +11,7 @@ from decentnode.communication import wire
 from decentnode.communication.interceptor import MessageInterceptor, Received
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter
-from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.communication.launcher_link.shared_array import SharedMemory
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, includes
@@ -33,7 +33,7 @@ class FaultInjector:
     seed: int
 
     def __post_init__(self) -> None:
-        self._acted = shared_array((len(self.faults), len(self.machines)))
+        self._acted = SharedMemory().array((len(self.faults), len(self.machines)))
         """By fault and rank, the round after the last one in which it acted; outlives crashed processes."""
 
     def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:

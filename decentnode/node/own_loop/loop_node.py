@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,9 +18,10 @@ from decentnode.communication.launcher_link.reports import Evaluated, Published
 from decentnode.core.rng import key
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, ExitCode, RunFailed
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
 from decentnode.formats.records import private_megabytes
 from decentnode.node.evaluation import NodeResources
+from decentnode.node.local_update import AdaptWhileCommunicating
 from decentnode.node.own_loop.loop_steps import LoopSteps
 from decentnode.node.own_loop.turn import Turn
 from decentnode.node.participant import AfterRound, Participant
@@ -86,6 +88,11 @@ class LoopNode:
     def is_over(self) -> bool:
         """Whether the run is over for this node: its rounds are done, it was stopped, or it has left."""
         return self._turn.is_over
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its part has ended by `leave`."""
+        return self._has_left
 
     @property
     def is_server(self) -> bool:
@@ -285,6 +292,61 @@ class BlockingNode(LoopNode):
         self._run_participant, self._closes = run, closes
         self._task: asyncio.Task[ExitCode] | None = None
         self._code = ExitCode.OK
+
+    @property
+    def must_start_at_once(self) -> bool:
+        """Whether the first step must not be made before the node takes part.
+
+        It may rest in the first round, or exchange the model of the round's start while it is trained.
+        """
+        participant = self._participant
+        rests = participant.graph.graph.has_rests
+        overlaps = isinstance(participant.adaptation, AdaptWhileCommunicating)
+        return not self.is_server and (rests or (overlaps and not self._steps.optimizers))
+
+    def count_steps_of(self, optimizer: Optimizer) -> None:
+        """Makes every step of an optimizer a step of the loop, which need not call `step`."""
+
+        def count(*_: Any) -> None:
+            self.step()
+
+        optimizer.register_step_post_hook(count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the node continues with, beside the states of the model and of the optimizer.
+
+        Tensors are copies. Raises RunFailed within a round whose exchange is in progress.
+        """
+        participant = self._participant
+        if isinstance(participant.adaptation, AdaptWhileCommunicating) and self._turn.made:
+            raise RunFailed(
+                f"rank {self.rank}: state_dict() within a round, whose exchange is in progress "
+                "(communication.overlap); take it where round_ended is true"
+            )
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "rounds": self.rounds,
+            "steps": self._turn.made,
+            "sharing": deepcopy(participant.sharing.state_dict()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues with what `state_dict` returned, before the first step; all ranks do so.
+
+        The loop loads the states of its model and its optimizer itself. Raises RunFailed and BadInput.
+        """
+        if self._task is not None:
+            raise RunFailed(f"rank {self.rank}: load_state_dict() after the first step; call it before")
+        if (state["rank"], state["size"]) != (self.rank, self.size):
+            raise BadInput(
+                f"rank {self.rank} of {self.size}: the saved state is of rank {state['rank']} of {state['size']}"
+            )
+        participant = self._participant
+        participant.vector.adopt_replaced()
+        participant.continue_after(state["rounds"] - 1, state["sharing"])
+        self._steps.rounds = state["rounds"]
+        self._turn.made = state["steps"]
 
     def __enter__(self) -> Self:
         return self

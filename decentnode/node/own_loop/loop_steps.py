@@ -21,9 +21,12 @@ class LoopSteps(LocalSteps):
     def __init__(
         self, vector: Vector, place: str, steps_in: Callable[[int], float], turn: Turn,
         adjust_gradient: AdjustGradient | None = None, pace: Pace | None = None,
-        beat: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`place`: what messages call it; `steps_in`: the steps of a round; `pace`: of steps in rounds."""
+        """`place`: what messages call it; `steps_in`: the steps of a round; `pace`: of steps in rounds.
+
+        `check`: raises DecentnodeError after steps that the model must not have made.
+        """
         self.vector = vector
         self.turn = turn
         self.optimizers: list[Optimizer] = []
@@ -38,6 +41,7 @@ class LoopSteps(LocalSteps):
         self._adjust_gradient = adjust_gradient
         self._pace = pace
         self._beat = beat
+        self._check = check
         self._losses: list[Tensor | float] = []
         self._adjusted = 0
         """Gradients of this round that the scheme has changed."""
@@ -129,6 +133,7 @@ class LoopSteps(LocalSteps):
         self.vector.adopt_replaced()
 
     def finish(self, tally: Tally) -> TrainReport:
+        self._check()
         self.vector.adopt_replaced()
         losses = [float(loss) for loss in self._losses]
         self._losses.clear()

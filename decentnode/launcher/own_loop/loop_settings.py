@@ -1,0 +1,92 @@
+"""The settings of a run whose loops, models and samples are those of scripts."""
+
+from pathlib import Path
+from typing import Any
+
+from decentnode.communication.launcher_link.attachment import AttachRequest
+from decentnode.config import extends
+from decentnode.config import loader as config
+from decentnode.config.python_source import apply_arguments, document_of
+from decentnode.config.settings import Settings
+from decentnode.config.shipped import find_config
+from decentnode.config.type_check import parameters_of
+from decentnode.config.yaml_source import Document
+from decentnode.core.registry import GRAPHS
+from decentnode.errors import BadInput
+
+ENDLESS = 1_000_000_000
+"""The rounds of a run that ends when its loops do."""
+OF_THE_LOOP = ("dataset", "model", "task", "evaluation")
+"""Sections about what a script has itself."""
+OF_ROUNDS = ("steps_per_round", "train_every", "mix_buffers", "pace")
+"""Keys of `training` that are about rounds."""
+STAND_INS = "decentnode.node.own_loop.stand_ins"
+
+
+def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> tuple[Settings, str]:
+    """Returns the settings of a run, and a line about what is ignored; raises BadInput.
+
+    `mapping`: the machines and their nodes; `name`: of the run, by default.
+    """
+    document = _document(request)
+    given: dict[str, Any] = document.value
+    ignored = [section for section in OF_THE_LOOP if given.get(section) is not None]
+    training = given.get("training")
+    training = dict(training) if isinstance(training, dict) else {}
+    ignored += [f"training.{key}" for key in training if key not in OF_ROUNDS]
+    if document.value.get("mapping") is None or request.config is None:
+        given["mapping"] = mapping
+    model = request.model
+    given.setdefault("name", name)
+    given.setdefault("rounds", ENDLESS)
+    given["dataset"] = {
+        "name": f"{STAND_INS}:LoopSamples", "nodes": request.size, "partition": {"name": "iid"}
+    }  # fmt: skip
+    given["model"] = {
+        "name": f"{STAND_INS}:LoopModel", "parameters": model.parameters, "buffers": model.buffers,
+        "digest": model.digest,
+    }  # fmt: skip
+    given["task"] = "classification"
+    kept = {key: training[key] for key in OF_ROUNDS if key in training}
+    optimizer = request.optimizer or {"name": "SGD"}
+    given["training"] = {
+        "steps_per_round": 1, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
+    }  # fmt: skip
+    given["evaluation"] = {"every": 0, "final": False, "average_model": False}
+    _sized(given, request.size)
+    settings = config.understand(document)
+    graph = settings.graph.make()
+    if graph.num_nodes != request.size:
+        raise BadInput(f"graph: has {graph.num_nodes} nodes; {request.size} ranks were started")
+    if graph.servers:
+        ranks = [rank for rank in range(request.size) if rank not in graph.servers]
+        given["dataset"]["partition"]["ranks"] = ranks
+        settings = config.understand(document)
+    if settings.communication.make().plan.one_process and len(request.ranks) < request.size:
+        name = settings.communication.name
+        raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
+    line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
+    return settings, line if ignored else ""
+
+
+def _document(request: AttachRequest) -> Document:
+    folder = Path(request.folder)
+    if request.config is None:
+        document = document_of(request.values)
+    else:
+        path = folder / request.config
+        shipped = find_config(request.config)
+        document = extends.read(path if path.is_file() or shipped is None else shipped)
+        apply_arguments(document, request.values)
+    return document
+
+
+def _sized(given: dict[str, Any], size: int) -> None:
+    """Gives a graph family the number of ranks, where nothing else says it."""
+    graph = given.get("graph", "ring")
+    graph = {"name": graph} if isinstance(graph, str) else graph
+    if isinstance(graph, dict):
+        cls = GRAPHS.classes().get(str(graph.get("name")))
+        if cls is not None and "nodes" in parameters_of(cls):
+            graph = {"nodes": size, **graph}
+    given["graph"] = graph

@@ -1,0 +1,138 @@
+"""One machine's launcher of scripts, from their first request to its exit code."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from decentnode.communication.launcher_link.attachment import Refusal
+from decentnode.core.process_setup import check_kernel
+from decentnode.core.streams import print_line
+from decentnode.core.text import counted, how_it_ended
+from decentnode.errors import DecentnodeError, ExitCode
+from decentnode.launcher import preflight
+from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
+from decentnode.launcher.launcher import Launcher
+from decentnode.launcher.own_loop.loop_settings import settings_of
+from decentnode.launcher.own_loop.script_server import ScriptServer
+from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.report.live_view import screen_for
+from decentnode.node.experiment import Experiment
+
+
+def serve_scripts(
+    server: ScriptServer, mapping: dict[str, Any], start_deadline: float,
+    screen: Callable[[TextIO], LiveConsole] = screen_for, name: str = "script",
+) -> ExitCode:  # fmt: skip
+    """Runs this machine's part of the run that its scripts ask for; returns the exit code.
+
+    `mapping`: the machines, where the scripts' configuration names none. Raises what prevents the run, which
+    the scripts are told first.
+    """
+    check_kernel()
+    torch.set_num_threads(1)
+    try:
+        server.start()
+        server.first = request = server.first_request(start_deadline)
+        os.chdir(request.folder)
+        settings, ignored = settings_of(request, mapping, name)
+        if ignored:
+            print_line(ignored)
+        job = job_of(settings)
+        settings = settle(settings)
+        machine = this_machine(settings)
+        if shortage := preflight.check(settings, machine):
+            print_line(shortage)
+        experiment = Experiment.from_settings(settings)
+        launcher = Launcher(
+            experiment, machine, screen(sys.stdout), job=job.name if job else "", make_server=server.serve
+        )
+        return launcher.run()
+    except DecentnodeError as error:
+        server.refuse_all(
+            Refusal(str(error), isinstance(error, DecentnodeError) and error.exit_code == ExitCode.BAD_INPUT)
+        )
+        raise
+    except BaseException as error:
+        server.refuse_all(Refusal(f"the launcher has failed: {error!r}"))
+        raise
+    finally:
+        server.close()
+
+
+def script_command(script: Sequence[str]) -> list[str]:
+    """Returns the command of a script with its arguments: a file, or `-m module`."""
+    return [sys.executable, "-u", *script]
+
+
+def starter(
+    command: Sequence[str], socket_path: Path, logs: Callable[[int], Path], first_rank: int, size: int,
+    local_size: int, more: Mapping[str, str],
+) -> Callable[[int], "subprocess.Popen[bytes]"]:  # fmt: skip
+    """Returns what starts the script of a local rank, in a session of its own, with its output in a file."""
+
+    def start(local_rank: int) -> "subprocess.Popen[bytes]":
+        environ = {
+            **os.environ, **more, "DECENTNODE_LAUNCHER": str(socket_path),
+            "DECENTNODE_RANK": str(first_rank + local_rank), "DECENTNODE_SIZE": str(size),
+            "DECENTNODE_LOCAL_RANK": str(local_rank), "DECENTNODE_LOCAL_SIZE": str(local_size),
+        }  # fmt: skip
+        with logs(local_rank).open("ab") as log:
+            return subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                # A Ctrl-C of the terminal reaches the launcher alone, which ends the run after a round.
+                start_new_session=True,
+            )  # fmt: skip
+
+    return start
+
+
+def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
+    """Waits for the scripts, which may still save their models; returns the exit code of all together."""
+    try:
+        codes = server.wait_for_scripts()
+    except KeyboardInterrupt:
+        for script in server.scripts.values():
+            if script.process is not None and script.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(script.process.pid, signal.SIGKILL)
+        server.wait_for_scripts()
+        return ExitCode.INTERRUPTED
+    failed = [(rank, ended) for rank, ended in enumerate(codes) if ended]
+    if failed and code == ExitCode.OK:
+        rank, ended = failed[0]
+        print_line(
+            f"after the run, the script of local rank {rank} {how_it_ended(ended)} "
+            f"({counted(len(failed), 'script')} failed)"
+        )
+        return ExitCode.FAILED
+    return code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the launcher that the first rank of a machine has started; `arguments`: see `parallel/joining`."""
+    descriptor, expected, nodes_per_machine, machines, deadline, log = arguments
+    listener = socket.socket(fileno=int(descriptor))
+    os.setsid()
+    server = ScriptServer(listener, int(expected))
+    nodes = int(nodes_per_machine)
+    mapping: dict[str, Any] = {"name": "environment", "nodes_per_machine": nodes}
+    if int(machines) == 1:
+        mapping = {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": nodes}]}
+    with Path(log).open("a") if log else contextlib.nullcontext(sys.stdout) as output:
+        try:
+            return int(serve_scripts(server, mapping, float(deadline), lambda _: LiveConsole(output)))
+        except DecentnodeError as error:
+            print(error, file=output, flush=True)
+            return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""`decentnode.join`: a rank's part in a run, from a training loop of your own."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, Literal
+
+from torch import nn
+from torch.optim import Optimizer
+
+from decentnode.core.process_setup import check_kernel
+from decentnode.errors import BadInput, DecentnodeError, StartError
+from decentnode.mapping.rank_place import RankPlace, find_place
+from decentnode.node.own_loop.loop_node import BlockingNode
+from decentnode.parallel.joined_process import JoinedProcess, Member, note_uncaught_errors
+from decentnode.parallel.shared_model import Shared, TensorsOfLoop
+
+START_DEADLINE = 60.0
+"""Seconds for all ranks to join, where the arguments of `join` have no other."""
+_models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
+
+
+def join(
+    model: nn.Module,
+    config: str | PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    steps_per_round: int | None = None,
+    shared: Shared = None,
+    loss: Callable[[nn.Module], float] | None = None,
+    samples: int | None = None,
+    count: Literal["step", "optimizer"] = "step",
+    state: Mapping[str, Any] | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+    quiet: bool = False,
+    **sections: Any,
+) -> BlockingNode:
+    """Takes part in a run with this model, which any loop trains; returns the node of this rank.
+
+    All ranks call it at once: processes that torchrun, srun, mpirun or `decentnode launch` has started, or
+    threads of one process, which say `rank` and `size`.
+
+    Args:
+        model: its trained parameters become views of one vector (d,), and point to another slot after each
+            round; the objects stay the same. All ranks begin with equal values: make the models of processes
+            after the same torch.manual_seed; threads take those of rank 0.
+        config: a configuration as a path, a shipped name or a mapping. Sections about the loop are ignored.
+        optimizer: the loop's own; schemes that change gradients do so before its steps.
+        steps_per_round: local steps from one exchange to the next; by default 1, or as `config` says.
+        shared: what is shared in place of all trained parameters: names with * for any letters, tensors, or
+            a pair of functions (get() -> tensors, set(tensors)) for what cannot be a view.
+        loss: the loss of a model on samples of this rank, for schemes that test models.
+        samples: the number of this rank's training samples, for schemes that weight by it.
+        count: what counts as a step: a call of `node.step()`, or a step of the optimizer by itself.
+        state: what `node.state_dict()` returned, to continue; or `node.load_state_dict` before the first step.
+        rank: of this thread, where ranks are threads.
+        size: the number of ranks, where ranks are threads.
+        quiet: whether the launcher prints nothing; under `decentnode launch` without effect.
+        sections: values of a configuration, as `graph="ring"`, `sharing={"name": "choco", "gamma": 0.4}`,
+            `transforms=[...]` (those of `sharing`), `rounds=100`, `checkpoint={"every": 10}`.
+
+    Raises:
+        BadInput: what the user has to correct, in one line, before the first round.
+        StartError: a rank did not join in time, or has failed before.
+    """
+    check_kernel()
+    known = _models.get(model)
+    if known is not None and (node := known()) is not None and not node.has_left:
+        raise BadInput("join: this model has joined already; leave() first, or use the node that you have")
+    place = _place(rank, size)
+    optimizers = (
+        [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else [*optimizer]
+    )
+    if count == "optimizer" and not optimizers:
+        raise BadInput("join: count='optimizer' counts the steps of an optimizer; optimizer=...")
+    name, values = _values(config, sections)
+    if steps_per_round is not None:
+        values = {**values, "training": {**values.get("training", {}), "steps_per_round": steps_per_round}}
+    failures = values.get("failures", {})
+    deadline = float(failures.get("start_deadline", START_DEADLINE))
+    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
+    note_uncaught_errors()
+    if rank is not None:
+        node = _Group.of(place).join(member, name, values, deadline, quiet)
+    else:
+        JoinedProcess.attached([member], place, name, values, deadline, quiet)
+        assert member.node is not None
+        node = member.node
+    _models[model] = weakref.ref(node)
+    if state is not None:
+        node.load_state_dict(state)
+    if node.must_start_at_once:
+        node.start()
+    if count == "optimizer":
+        node.count_steps_of(optimizers[0])
+    return node
+
+
+def _place(rank: int | None, size: int | None) -> RankPlace:
+    if (rank is None) != (size is None):
+        raise BadInput("join: rank and size are of threads of one process; give both, or neither")
+    if rank is not None and size is not None:
+        if not 0 <= rank < size:
+            raise BadInput(f"join: rank must be from 0 to {size - 1}, not {rank}")
+        return RankPlace("threads", rank, size, 0, size)
+    place = find_place()
+    if place is None:
+        raise BadInput(
+            "join: no rank in the environment; start with `decentnode launch --nodes 4 train.py`, torchrun, "
+            "srun or mpirun, or join from threads with rank= and size="
+        )
+    return place
+
+
+def _values(
+    config: str | PathLike[str] | Mapping[str, Any] | None, sections: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """Returns the name of a configuration, and values in addition to it."""
+    values: dict[str, Any] = {}
+    name = None
+    if isinstance(config, Mapping):
+        values = {key: value for key, value in config.items()}
+    elif config is not None:
+        name = str(config)
+    for key, value in sections.items():
+        if key in ("transforms", "weights"):
+            sharing = sections.get("sharing", values.get("sharing", "gossip"))
+            sharing = {"name": sharing} if isinstance(sharing, str) else dict(sharing)
+            values["sharing"] = {**sharing, **_part_of(values, sections), key: value}
+        elif key != "sharing" or not isinstance(values.get("sharing"), dict) or "sharing" not in sections:
+            values[key] = value
+    return name, values
+
+
+def _part_of(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what keywords have said of `sharing` so far."""
+    given = values.get("sharing")
+    return (
+        {k: v for k, v in given.items() if k in ("transforms", "weights")} if isinstance(given, dict) else {}
+    )
+
+
+@dataclass
+class _Group:
+    """Threads of this process that join together."""
+
+    size: int
+    members: dict[int, Member] = field(default_factory=dict)
+    arguments: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    error: BaseException | None = None
+    is_done: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def of(cls, place: RankPlace) -> "_Group":
+        """Returns the group that is forming, or a new one."""
+        with _lock:
+            group = _forming.get(place.size)
+            if group is None:
+                group = _forming[place.size] = cls(place.size)
+            if place.rank in group.members:
+                raise BadInput(f"join: rank {place.rank} joins twice, in two threads")
+            return group
+
+    def join(
+        self, member: Member, name: str | None, values: dict[str, Any], deadline: float, quiet: bool
+    ) -> BlockingNode:
+        with _lock:
+            self.members[member.rank] = member
+            self.arguments[member.rank] = name, values
+            is_last = len(self.members) == self.size
+            if is_last:
+                _forming.pop(self.size, None)
+        if is_last:
+            try:
+                self._begin(deadline, quiet)
+            except BaseException as error:
+                self.error = error
+                raise
+            finally:
+                self.is_done.set()
+        else:
+            self._wait(deadline)
+        assert member.node is not None
+        return member.node
+
+    def _begin(self, deadline: float, quiet: bool) -> None:
+        members = [self.members[rank] for rank in sorted(self.members)]
+        first = self.arguments[0]
+        for rank, arguments in sorted(self.arguments.items()):
+            if arguments != first:
+                raise BadInput(f"rank {rank}: the arguments of join differ from those of rank 0")
+        name, values = first
+        values = {"communication": "inproc", **values}
+        place = RankPlace("threads", 0, self.size, 0, self.size)
+        JoinedProcess.attached(members, place, name, values, deadline, quiet)
+
+    def _wait(self, deadline: float) -> None:
+        limit = time.monotonic() + deadline
+        while not self.is_done.wait(0.1):
+            if time.monotonic() > limit and len(self.members) < self.size:
+                missing = sorted(set(range(self.size)) - self.members.keys())
+                with _lock:
+                    _forming.pop(self.size, None)
+                raise StartError(f"ranks {missing} of {self.size} did not join within {deadline:.0f} s")
+        if self.error is not None:
+            kind = type(self.error) if isinstance(self.error, DecentnodeError) else StartError
+            raise kind(str(self.error)) from None
+
+
+_lock = threading.Lock()
+_forming: dict[int, _Group] = {}

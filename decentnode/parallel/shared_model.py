@@ -1,0 +1,198 @@
+"""What a loop shares: a model, some of its parameters, tensors, or what two functions get and set."""
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from decentnode.communication.launcher_link.attachment import SharedModel
+from decentnode.core.registry import guess
+from decentnode.core.vector import DTYPES, ModuleTensors, ParameterLayout, Vector, has_mean
+from decentnode.errors import BadInput, RunFailed
+
+GetTensors = Callable[[], Sequence[Tensor]]
+SetTensors = Callable[[list[Tensor]], object]
+Shared = Sequence[str] | Sequence[Tensor] | tuple[GetTensors, SetTensors] | None
+"""Names of parameters with * for any letters; tensors; functions; None: all parameters that are trained."""
+HASHED_ELEMENTS = 1 << 24
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class LoopTensors(ModuleTensors):
+    """The tensors of a loop's model: views of the vector, with gradients of their own."""
+
+    def __init__(self, module: nn.Module, layout: ParameterLayout) -> None:
+        super().__init__(module, layout, with_gradient=False)
+
+
+class CopiedTensors(ModuleTensors):
+    """Tensors that cannot be views, such as shards: they are copied into the vector, and out of it."""
+
+    def __init__(self, holder: nn.Module, layout: ParameterLayout, get: GetTensors, set: SetTensors) -> None:
+        self._get, self._set = get, set
+        super().__init__(holder, layout, with_gradient=False)
+
+    def set_views(self, views: list[Tensor]) -> None:
+        with torch.no_grad():
+            self._set(views)
+
+    def copy_into(self, views: list[Tensor]) -> bool:
+        with torch.no_grad():
+            for view, tensor in zip(views, self._get(), strict=True):
+                view.copy_(tensor)
+        return True
+
+
+class TensorsOfLoop:
+    """What one rank shares, and what else of its model messages are about."""
+
+    def __init__(self, model: nn.Module, shared: Shared) -> None:
+        """Raises BadInput for what cannot be shared."""
+        self.model = model
+        self.functions: tuple[GetTensors, SetTensors] | None = None
+        lazy = (part for part in model.modules() if isinstance(part, LazyModuleMixin))
+        if any(part.has_uninitialized_params() for part in lazy):
+            raise BadInput("join: the model has lazy parameters without a shape; call it once before join")
+        named = dict(_named(model, shared))
+        self.tensors: dict[str, Tensor] = named
+        if _is_pair(shared):
+            self.functions = shared  # type: ignore[assignment]
+        elif any(_is_sharded(tensor) for tensor in named.values()):
+            self.functions = _shards(named)
+            self.tensors = {name: _local(tensor) for name, tensor in named.items()}
+        self.buffers = {}
+        if shared is None:
+            self.buffers = {n: b for n, b in model.named_buffers() if has_mean(b)}
+        dtypes = {tensor.dtype for tensor in self.tensors.values()}
+        if not dtypes:
+            raise BadInput("join: there is nothing to share; no parameter of the model is trained")
+        if len(dtypes) > 1 or not dtypes <= NAMES.keys():
+            names = ", ".join(sorted(map(str, dtypes)))
+            raise BadInput(f"join: shared tensors are {names}; they must all be one of {', '.join(DTYPES)}")
+        if len({tensor.device for tensor in self.tensors.values()}) > 1:
+            raise BadInput("join: shared tensors are on several devices; a rank shares those of one")
+        self.dtype: torch.dtype = dtypes.pop()
+        self._count = sum(1 for p in model.parameters() if p.requires_grad)
+
+    @property
+    def described(self) -> SharedModel:
+        """Returns it as a launcher has to know it."""
+        state = xxhash.xxh3_64()
+        with torch.no_grad():
+            for tensor in self.tensors.values():
+                flat = tensor.detach().reshape(-1)
+                for block in torch.split(flat, HASHED_ELEMENTS):
+                    state.update(block.cpu().contiguous().view(torch.uint8).numpy().data)
+        return SharedModel(
+            parameters={name: list(tensor.shape) for name, tensor in self.tensors.items()},
+            buffers={name: list(buffer.shape) for name, buffer in self.buffers.items()},
+            dtype=NAMES[self.dtype], digest=state.hexdigest(),
+        )  # fmt: skip
+
+    def begin_as(self, other: "TensorsOfLoop", rank: int) -> None:
+        """Takes the values of another rank's model; raises BadInput where it has other tensors."""
+        shapes = [{name: (*tensor.shape,) for name, tensor in one.tensors.items()} for one in (self, other)]
+        if shapes[0] != shapes[1] or self.dtype != other.dtype:
+            raise BadInput(
+                f"rank {rank}: what it shares has other names, shapes or types than that of rank 0"
+            )
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(other.tensors[name])
+
+    def module_tensors(self, layout: ParameterLayout) -> ModuleTensors:
+        """Returns them as a vector needs them."""
+        if self.functions is not None:
+            return CopiedTensors(_holder(self.tensors), layout, *self.functions)
+        is_whole = all(name in dict(self.model.named_parameters()) for name in self.tensors)
+        return LoopTensors(self.model if is_whole else _holder(self.tensors), layout)
+
+    def check(self, vector: Vector) -> None:
+        """Raises RunFailed where the model is no longer the one that joined."""
+        if self.functions is not None:
+            return
+        for entry, tensor in zip(vector.layout.entries, vector.tensors(), strict=True):
+            if tensor.device != vector.values.device:
+                raise RunFailed(
+                    f"the model was moved to {tensor.device} after join ('{entry.name}' was on "
+                    f"{vector.values.device}); move it before"
+                )
+        trained = sum(1 for p in self.model.parameters() if p.requires_grad)
+        if trained > self._count:
+            raise RunFailed(
+                f"the model trains {trained} tensors, and {self._count} when it joined; add or unfreeze "
+                "parameters before join"
+            )
+
+
+def _named(model: nn.Module, shared: Shared) -> Iterator[tuple[str, Tensor]]:
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if shared is None:
+        yield from trained.items()
+        return
+    if _is_pair(shared):
+        get, _ = shared
+        for index, tensor in enumerate(get()):  # type: ignore[operator]
+            yield f"tensors.{index}", tensor.detach()
+        return
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    for index, item in enumerate(shared):
+        if isinstance(item, Tensor):
+            yield names.get(id(item), f"tensors.{index}"), item
+            continue
+        if not isinstance(item, str):
+            raise BadInput(f"join: shared[{index}] is {type(item).__name__}, neither a name nor a tensor")
+        found = {name: p for name, p in trained.items() if fnmatchcase(name, item)}
+        if not found:
+            raise BadInput(f"join: shared: no trained parameter matches '{item}'{guess(item, [*trained])}")
+        yield from found.items()
+
+
+def _is_pair(shared: Any) -> bool:
+    return isinstance(shared, tuple) and len(shared) == 2 and all(map(callable, shared)) and not any(
+        isinstance(part, Tensor) for part in shared
+    )  # fmt: skip
+
+
+def _holder(tensors: dict[str, Tensor]) -> nn.Module:
+    """Returns a module with these tensors under their names, as they are."""
+    holder = nn.Module()
+    for name, tensor in tensors.items():
+        *path, key = name.split(".")
+        part = holder
+        for word in path:
+            if word not in part._modules:
+                part.add_module(word, nn.Module())
+            part = part.get_submodule(word)
+        # Not register_parameter, which takes leaves that need gradients alone.
+        part._parameters[key] = tensor  # type: ignore[assignment]
+    return holder
+
+
+# Shards of FSDP2 and tensor parallelism.
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
+
+
+def _local(tensor: Any) -> Tensor:
+    local: Tensor = tensor.to_local() if _is_sharded(tensor) else tensor
+    return local.detach()
+
+
+def _shards(named: dict[str, Tensor]) -> tuple[GetTensors, SetTensors]:
+    """Returns functions that copy the shards of this process; their storage stays where it is."""
+
+    def get() -> list[Tensor]:
+        return [_local(tensor) for tensor in named.values()]
+
+    def set(values: list[Tensor]) -> None:
+        for tensor, value in zip(named.values(), values, strict=True):
+            _local(tensor).copy_(value)
+
+    return get, set
