@@ -12,6 +12,7 @@ import typer
 
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
+from decentnode.cli.launch import launch as launch_scripts
 from decentnode.cli.words import (
     ConfigPath,
     Overrides,
@@ -449,6 +450,15 @@ def verify(run: RunPath) -> None:
 app.command(
     epilog=examples("decentnode download cifar10", "decentnode download idx variant=kmnist --to data")
 )(download)
+app.command(
+    "launch",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=examples(
+        "decentnode launch --nodes 4 train.py --epochs 3",
+        "decentnode launch --config ring.yaml --set checkpoint.every=10 train.py",
+        "decentnode launch --nodes 4 -m package.train",
+    ),
+)(launch_scripts)
 
 
 @app.command(epilog=examples("decentnode status runs/mine"))

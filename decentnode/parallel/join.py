@@ -1,5 +1,7 @@
 """`decentnode.join`: a rank's part in a run, from a training loop of your own."""
 
+import json
+import os
 import threading
 import time
 import weakref
@@ -77,7 +79,10 @@ def join(
     )
     if count == "optimizer" and not optimizers:
         raise BadInput("join: count='optimizer' counts the steps of an optimizer; optimizer=...")
+    if config is None:
+        config = os.environ.get("DECENTNODE_CONFIG")
     name, values = _values(config, sections)
+    values = {**values, **json.loads(os.environ.get("DECENTNODE_VALUES", "{}"))}
     if steps_per_round is not None:
         values = {**values, "training": {**values.get("training", {}), "steps_per_round": steps_per_round}}
     failures = values.get("failures", {})

@@ -34,7 +34,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     training = given.get("training")
     training = dict(training) if isinstance(training, dict) else {}
     ignored += [f"training.{key}" for key in training if key not in OF_ROUNDS]
-    if document.value.get("mapping") is None or request.config is None:
+    if given.get("mapping") is None:
         given["mapping"] = mapping
     model = request.model
     given.setdefault("name", name)

@@ -165,6 +165,13 @@ class ScriptServer:
             connection.close()
         self._pending.clear()
 
+    def kill_scripts(self) -> None:
+        """Kills all scripts that it has started, and what they have started."""
+        for script in self.scripts.values():
+            if script.process is not None and script.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(script.process.pid, signal.SIGKILL)
+
     def wait_for_scripts(self, seconds: float = float("inf")) -> list[int]:
         """Waits for the ends of the scripts that it has started; returns their exit codes."""
         limit = time.monotonic() + seconds

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from decentnode.communication.launcher_link.attachment import Refusal
-from decentnode.core.process_setup import check_kernel
+from decentnode.core.process_setup import check_kernel, default_threads
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
 from decentnode.errors import DecentnodeError, ExitCode
@@ -56,9 +55,7 @@ def serve_scripts(
         )
         return launcher.run()
     except DecentnodeError as error:
-        server.refuse_all(
-            Refusal(str(error), isinstance(error, DecentnodeError) and error.exit_code == ExitCode.BAD_INPUT)
-        )
+        server.refuse_all(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
         raise
     except BaseException as error:
         server.refuse_all(Refusal(f"the launcher has failed: {error!r}"))
@@ -80,6 +77,7 @@ def starter(
 
     def start(local_rank: int) -> "subprocess.Popen[bytes]":
         environ = {
+            "OMP_NUM_THREADS": str(default_threads(local_size)),
             **os.environ, **more, "DECENTNODE_LAUNCHER": str(socket_path),
             "DECENTNODE_RANK": str(first_rank + local_rank), "DECENTNODE_SIZE": str(size),
             "DECENTNODE_LOCAL_RANK": str(local_rank), "DECENTNODE_LOCAL_SIZE": str(local_size),
@@ -99,10 +97,7 @@ def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     try:
         codes = server.wait_for_scripts()
     except KeyboardInterrupt:
-        for script in server.scripts.values():
-            if script.process is not None and script.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(script.process.pid, signal.SIGKILL)
+        server.kill_scripts()
         server.wait_for_scripts()
         return ExitCode.INTERRUPTED
     failed = [(rank, ended) for rank, ended in enumerate(codes) if ended]

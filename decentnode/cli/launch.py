@@ -1,0 +1,141 @@
+"""The command `launch`: a script with a loop of its own, once for each node of this machine."""
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decentnode.cli.words import complete_config, import_torch
+from decentnode.errors import BadInput, DecentnodeError
+
+if TYPE_CHECKING:
+    pass
+
+LAST_LINES = 20
+"""Lines that are shown of the output of a script that has failed before the run."""
+
+
+def launch(
+    script: Annotated[
+        list[str],
+        typer.Argument(metavar="SCRIPT [ARGUMENT ...]", help="A script that calls decentnode.join."),
+    ],
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", "-n", min=1, help="How many on this machine; else as --config says."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A configuration for joins that name none.", autocompletion=complete_config),
+    ] = None,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change values of the file.")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
+    start_deadline: Annotated[
+        float, typer.Option(help="Seconds until the first script has to join.")
+    ] = 120.0,
+) -> None:
+    """Start a training script once for each node of this machine, with all that `run` has around nodes."""
+    import_torch()
+    from decentnode.communication.base import folder_for_sockets
+    from decentnode.communication.launcher_link import attachment
+    from decentnode.core.streams import explain
+    from decentnode.launcher.own_loop.script_server import ScriptServer
+    from decentnode.launcher.own_loop.start import end_of_scripts, script_command, serve_scripts, starter
+
+    if not module and not Path(script[0]).is_file():
+        raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
+    mapping, first_rank, local_size, size = _machines(config, nodes, values or ())
+    folder = Path(tempfile.mkdtemp(prefix="decentnode-", dir=folder_for_sockets()))
+    more = {"DECENTNODE_VALUES": json.dumps(_parsed(values or ()))}
+    if config is not None:
+        more["DECENTNODE_CONFIG"] = str(config)
+    socket_path = folder / "launcher"
+    try:
+        start = starter(
+            script_command(["-m", *script] if module else script), socket_path,
+            logs=lambda local_rank: folder / f"{local_rank}.log",
+            first_rank=first_rank, size=size, local_size=local_size, more=more,
+        )  # fmt: skip
+        server = ScriptServer(attachment.listen(socket_path), local_size, start)
+        try:
+            code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem)
+        except DecentnodeError as error:
+            _show_ends(folder)
+            code = explain(error)
+            with contextlib.suppress(Exception):
+                server.wait_for_scripts(5.0)
+            server.kill_scripts()
+        code = end_of_scripts(server, code)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    raise typer.Exit(int(code))
+
+
+def _machines(
+    config: Path | None, nodes: int | None, values: list[str] | tuple[()]
+) -> tuple[dict[str, Any], int, int, int]:
+    """Returns the mapping, the first rank of this machine, how many it has, and how many there are."""
+    from decentnode.config.loader import load_plugin
+    from decentnode.config.shipped import find_config
+    from decentnode.core.registry import GRAPHS, MAPPINGS
+    from decentnode.launcher.cluster.scheduler import this_machine  # noqa: F401
+    from decentnode.mapping.job import job_of_one_task
+
+    path = None
+    if config is not None:
+        path = config if config.is_file() else find_config(config)
+        if path is None:
+            raise BadInput(f"{config}: no such configuration; see `decentnode list configs`")
+    machine = next((int(value[8:]) for value in values if value.startswith("machine=")), None)
+    if path is not None and _has(path, "mapping"):
+        mapping = load_plugin(path, "mapping", MAPPINGS).make()
+        index = mapping.find_machine() if machine is None else machine
+        local = mapping.machines[index].nodes
+        if nodes is not None and nodes != local:
+            raise BadInput(f"--nodes {nodes}: {path} has {local} nodes on this machine; leave it out")
+        return {}, mapping.ranks_of(index)[0], local, mapping.num_nodes
+    if nodes is None and path is not None:
+        nodes = load_plugin(path, "graph", GRAPHS).make().num_nodes
+    if nodes is None:
+        raise BadInput("launch: say how many nodes this machine has (--nodes), or name a --config")
+    job = job_of_one_task()
+    if job is not None and len(job.processes) > 1:
+        mapping = {"name": "environment", "nodes_per_machine": nodes}
+        return mapping, job.machine * nodes, nodes, nodes * len(job.processes)
+    machines = [{"address": "127.0.0.1", "nodes": nodes}]
+    return {"name": "linear", "machines": machines}, 0, nodes, nodes
+
+
+def _has(path: Path, section: str) -> bool:
+    from decentnode.config import extends
+
+    return extends.read(path).value.get(section) is not None
+
+
+def _parsed(values: list[str] | tuple[()]) -> dict[str, Any]:
+    """Returns the values of --set by dotted key."""
+    import yaml
+
+    parsed: dict[str, Any] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadInput(f"--set {text}: must be KEY=VALUE, such as checkpoint.every=10")
+        parsed[key] = yaml.safe_load(value)
+    return parsed
+
+
+def _show_ends(folder: Path) -> None:
+    """Shows what scripts have written last, which no run's directory has."""
+    for log in sorted(folder.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()
+        if lines:
+            print(f"--- local rank {log.stem}", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
+            break
