@@ -174,17 +174,20 @@ class JoinedProcess:
             unlimited = inf if experiment.settings.time_model.is_asynchronous else 1
             return training.steps(rank, round, 1) if training.steps_per_round is not None else unlimited
 
+        def trains(round: int) -> bool:
+            return not round % training.train_every and graph.trains(rank, round)
+
         def make_steps(parts: ParticipantParts) -> LoopSteps:
             sharing, place = parts.sharing, f"rank {rank}"
             adjust = sharing.adjust_gradient
             needs = adjust is not None or sharing.requirements.plain_sgd
-            if needs and not member.optimizers and rank not in graph.servers:
+            if needs and not member.optimizers:
                 raise BadInput(
                     f"sharing: {name_of(sharing)} works with the steps of an optimizer; "
                     "join(..., optimizer=...)"
                 )
             return LoopSteps(
-                parts.vector, place, steps_in, turn, adjust,
+                parts.vector, place, steps_in, trains, turn, adjust,
                 pace=None if sharing.asynchronous else parts.pace, beat=parts.scheduler.heartbeat.beat,
                 check=partial(shared.check, parts.vector),
             )  # fmt: skip
