@@ -1,4 +1,4 @@
-"""Loops of one's own that make the steps of a run: every scheme with four nodes, the same batches, the same model."""
+"""Loops of one's own in place of a run's local steps: every scheme, the same batches, the same model."""
 
 import asyncio
 import threading
@@ -66,7 +66,7 @@ def sections_of(name, **changes):
         },
         "sharing": sharing,
         "communication": "inproc",
-        "evaluation": {"every": 0, "final": False, "average_model": False},
+        "evaluation": {"every": 0, "final": False, "average_model": False, "figures": False},
         "failures": {"deadline": 20.0},
     }  # fmt: skip
     if cls.asynchronous:
@@ -84,7 +84,15 @@ def with_loop(sections, loop="awaited"):
 def simulated(sections):
     """The configuration of the same run in virtual time."""
     training = {"pace": {"step_seconds": 0.02}} | sections["training"]
-    return {**sections, "training": training, "communication": SIMULATED}
+    given = sections["communication"]
+    kept = {"overlap": True} if isinstance(given, dict) and given.get("overlap") else {}
+    return {**sections, "training": training, "communication": SIMULATED | kept}
+
+
+def with_schedule(sections, mode, path=None):
+    """The configuration of an asynchronous run that records its schedule, or replays that of a run."""
+    schedule = {"schedule": mode} | ({} if path is None else {"schedule_path": str(path)})
+    return {**sections, "time_model": {**sections["time_model"], **schedule}}
 
 
 def settings_of(sections):
