@@ -272,8 +272,11 @@ class JoinedProcess:
         self.host.communication.close(timeouts.farewell if code == ExitCode.OK else Timeouts.least_farewell)
         with contextlib.suppress(OSError):
             self.connection.send(attachment.LEFT if code == ExitCode.OK else attachment.FAILED)
-        fd = self.connection.detach()
-        close_here(fd)
+        close_here(self.connection.detach())
+        for fd in (self.context.reporter.fd, self.context.start):
+            os.close(fd)
+        # A process may join again and again, and keeps no model of before.
+        atexit.unregister(self.close)
 
     def close(self) -> None:
         """Ends the parts of all nodes that have not left: the program ends."""
