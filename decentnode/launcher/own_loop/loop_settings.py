@@ -7,20 +7,17 @@ from decentnode.communication.launcher_link.attachment import AttachRequest
 from decentnode.config import extends
 from decentnode.config import loader as config
 from decentnode.config.python_source import apply_arguments, document_of
-from decentnode.config.settings import Settings
+from decentnode.config.settings import ENDLESS, STAND_INS, Settings
 from decentnode.config.shipped import find_config
 from decentnode.config.type_check import parameters_of
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import BadInput
 
-ENDLESS = 1_000_000_000
-"""The rounds of a run that ends when its loops do."""
 OF_THE_LOOP = ("dataset", "model", "task", "evaluation")
 """Sections about what a script has itself."""
 OF_ROUNDS = ("steps_per_round", "train_every", "mix_buffers", "pace")
 """Keys of `training` that are about rounds."""
-STAND_INS = "decentnode.node.own_loop.stand_ins"
 
 
 def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> tuple[Settings, str]:
