@@ -16,6 +16,7 @@ from decentnode.errors import BadInput
 
 OF_THE_LOOP = ("dataset", "model", "task", "evaluation")
 """Sections about what a script has itself."""
+PLANES = "decentnode.graph.shard_planes:ShardPlanes"
 OF_ROUNDS = ("steps_per_round", "train_every", "mix_buffers", "pace")
 """Keys of `training` that are about rounds."""
 
@@ -50,8 +51,12 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         "steps_per_round": 1, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
     }  # fmt: skip
     given["evaluation"] = {"every": 0, "final": False, "average_model": False}
-    _sized(given, request.size)
+    _sized(given, request.size // model.shards)
+    if model.shards > 1:
+        given["graph"] = {"name": PLANES, "inner": given["graph"], "shards": model.shards}
     settings = config.understand(document)
+    if model.shards > 1:
+        _check_shards(settings)
     graph = settings.graph.make()
     if graph.num_nodes != request.size:
         raise BadInput(f"graph: has {graph.num_nodes} nodes; {request.size} ranks were started")
@@ -64,6 +69,21 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
     return settings, line if ignored else ""
+
+
+def _check_shards(settings: Settings) -> None:
+    """Raises BadInput where shards of a model would not mix as the whole model does."""
+    scheme = settings.sharing.make()
+    what = "the model is sharded, and each shard mixes by itself"
+    if not scheme.promises.by_coordinate:
+        raise BadInput(
+            f"sharing: {what}; {settings.sharing.name} needs the whole model: use gossip, or choco"
+        )
+    for plugin in settings.sharing.transforms:
+        if not plugin.make().by_coordinate:
+            raise BadInput(
+                f"sharing.transforms: {what}; {plugin.name} needs the whole: use cast, or random_k"
+            )
 
 
 def _document(request: AttachRequest) -> Document:
