@@ -206,6 +206,7 @@ class JoinedProcess:
         assert isinstance(steps, LoopSteps)
         member.node = BlockingNode(
             participant, steps, self.context, shared.model, experiment.settings.seed,
+            partition=experiment.settings.dataset.make().of_loops,
             run=partial(run_participant, fork_context=self.context), closes=self._note_end,
         )  # fmt: skip
         for optimizer in member.optimizers:

@@ -28,6 +28,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     """
     document = _document(request)
     given: dict[str, Any] = document.value
+    partition = given.pop("partition", None) or _partition_of(given.get("dataset"))
     ignored = [section for section in OF_THE_LOOP if given.get(section) is not None]
     training = given.get("training")
     training = dict(training) if isinstance(training, dict) else {}
@@ -51,6 +52,8 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         "steps_per_round": 1, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
     }  # fmt: skip
     given["evaluation"] = {"every": 0, "final": False, "average_model": False}
+    if partition is not None:
+        given["dataset"]["of_loops"] = partition
     _sized(given, request.size // model.shards)
     if model.shards > 1:
         given["graph"] = {"name": PLANES, "inner": given["graph"], "shards": model.shards}
@@ -69,6 +72,11 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
     return settings, line if ignored else ""
+
+
+def _partition_of(dataset: Any) -> Any:
+    """Returns the partition of a configuration, which `node.shard` follows."""
+    return dataset.get("partition") if isinstance(dataset, dict) else None
 
 
 def _check_shards(settings: Settings) -> None:
