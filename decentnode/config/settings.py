@@ -20,7 +20,7 @@ from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
-from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
+from decentnode.graph.strength import StrengthMixing, relative_strength
 from decentnode.options import (
     Effect,
     NonNegative,
@@ -350,9 +350,7 @@ class Settings:
         if a == "learning_rate":
             rates = rates_of(self.training.optimizer, self.training.scheduler, self.rounds)
             return StrengthMixing(rule, relative_strength(rates))
-        if isinstance(a, tuple):
-            return StrengthMixing(rule, linear_strength(a))
-        return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+        return rule if a == 1 else StrengthMixing(rule, a)
 
     @property
     def rounds_text(self) -> str:
