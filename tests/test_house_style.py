@@ -261,7 +261,9 @@ LAYERS: dict[str, dict[str, set[str]]] = {
     "around a run": {
         "results": GROUND
         | {"config", "models", "communication", "graph", "formats", "launcher", "cli", "api"},
-        "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
+        "parallel": GROUND
+        | {"launcher", "node", "training", "config", "formats", "communication", "mapping"}
+        | {"sharing", "graph", "models", "datasets"},
         "decent_dp": GROUND | {"parallel", "training", "graph"},
         "attacks": GROUND
         | {"sharing", "transforms", "graph", "training", "models", "datasets", "config", "node", "launcher"}

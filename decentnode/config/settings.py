@@ -321,6 +321,10 @@ class Settings:
     """When each node is saved, so that the run can be resumed."""
     records: RecordSettings = RecordSettings()
     """What is recorded in addition to the numbers of each round."""
+    after_round: Annotated[tuple[Plugin, ...], Named(registry.AFTER_ROUND)] = option((), changes="nothing")
+    """Functions of your own, as `module:function`, called after each evaluation with the round (from 0) and the
+    means of its metrics; the run ends where one returns true.
+    """
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
     """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()

@@ -73,6 +73,7 @@ def summarize(
         "threads": threads,
         "workers": experiment.execution.workers,
         "rounds": ended if settings.rounds >= ENDLESS else settings.rounds,
+        "ended_rounds": ended,
         "of_scripts": settings.is_of_scripts,
         "parameters": experiment.layout.numel,
         "target": target.described(ended - 1 if finished else None) if target else None,
