@@ -15,6 +15,7 @@ from decentnode.communication.launcher_link.attachment import Refusal
 from decentnode.core.process_setup import check_kernel, default_threads
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
@@ -68,6 +69,7 @@ def serve_scripts(
         return launcher.run()
     except DecentnodeError as error:
         server.refuse_all(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
+        server.refuse_late(Timeouts.attach)
         raise
     except BaseException as error:
         server.refuse_all(Refusal(f"the launcher has failed: {error!r}"))

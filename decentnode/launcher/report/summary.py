@@ -12,6 +12,7 @@ from decentnode.communication.launcher_link.reports import Finished
 from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
+from decentnode.formats.metrics import logged_metrics
 from decentnode.formats.model_files import model_hash
 from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.graph.connectivity import components_without
@@ -61,6 +62,10 @@ def summarize(
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
     metrics = experiment.plan.metrics
+    if settings.is_of_scripts:
+        metrics = logged_metrics(
+            dict.fromkeys(name for row in evaluations.rows.values() for name in row.metrics)
+        )
     spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in metrics}
     return {
         "schema": SCHEMA,
