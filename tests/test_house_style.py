@@ -440,6 +440,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "recovery", "report", "state",
         },
         "start": {"cluster", "launcher", "preflight", "recovery", "report"},
+        "own_loop": {"cluster", "launcher", "preflight", "processes", "recovery", "report"},
     },
 }  # fmt: skip
 """Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""

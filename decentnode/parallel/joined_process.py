@@ -56,7 +56,6 @@ from decentnode.parallel.shared_model import TensorsOfLoop
 
 LAUNCHER = "DECENTNODE_LAUNCHER"
 """The variable with the socket of a launcher that has started this process."""
-THREAD_CHECK = 0.1
 _joined: dict[str, int] = {}
 
 
@@ -256,7 +255,7 @@ class JoinedProcess:
                 node = member.node
                 if node is not None and not member.thread.is_alive() and not node.has_left:
                     node.leave(failed=True)
-            time.sleep(THREAD_CHECK)
+            time.sleep(Timeouts.thread_check)
 
     def _note_end(self, code: ExitCode) -> None:
         """Closes the process's part when all of its nodes have ended."""
