@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ LAST_LINES = 20
 def launch(
     script: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT [ARGUMENT ...]", help="A script that calls decentnode.join."),
+        typer.Argument(metavar="SCRIPT", help="A script that calls decentnode.join, and its arguments."),
     ],
     nodes: Annotated[
         int | None,
@@ -82,13 +83,12 @@ def launch(
 
 
 def _machines(
-    config: Path | None, nodes: int | None, values: list[str] | tuple[()]
+    config: Path | None, nodes: int | None, values: Sequence[str]
 ) -> tuple[dict[str, Any], int, int, int]:
     """Returns the mapping, the first rank of this machine, how many it has, and how many there are."""
     from decentnode.config.loader import load_plugin
     from decentnode.config.shipped import find_config
     from decentnode.core.registry import GRAPHS, MAPPINGS
-    from decentnode.launcher.cluster.scheduler import this_machine  # noqa: F401
     from decentnode.mapping.job import job_of_one_task
 
     path = None
@@ -122,7 +122,7 @@ def _has(path: Path, section: str) -> bool:
     return extends.read(path).value.get(section) is not None
 
 
-def _parsed(values: list[str] | tuple[()]) -> dict[str, Any]:
+def _parsed(values: Sequence[str]) -> dict[str, Any]:
     """Returns the values of --set by dotted key."""
     import yaml
 

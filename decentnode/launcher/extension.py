@@ -39,7 +39,7 @@ class RunExtension:
         """Begins: `run.json` is written, and `evaluations.jsonl` has what it keeps of an earlier start."""
 
     def after_round(self, row: EvaluationRow) -> bool:
-        """Takes notice of an evaluation, which is in `evaluations.jsonl`; returns whether the run is to end."""
+        """Takes notice of a row of `evaluations.jsonl`; returns whether the run is to end."""
         return False
 
     def check(self) -> None:

@@ -81,7 +81,6 @@ class JoinedProcess:
     context: ForkContext
     position: int
     host: NodeHost
-    schedule: tuple[()] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _codes: list[ExitCode] = field(default_factory=list)
     _is_closed: bool = False

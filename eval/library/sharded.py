@@ -2,9 +2,9 @@
 
     python eval/library/sharded.py [--schemes gossip,choco,...]
 
-Both are trained on the same samples in float64, over gloo on this machine's CPU; the largest difference of any
-parameter is printed for each scheme. Exit code 1 if one is above 1e-12, or if a scheme that needs whole models
-is not refused. With GPUs, `--device cuda` uses NCCL in the shards' groups.
+Both are trained on the same samples in float64, over gloo on this machine's CPU. For each scheme the largest
+difference of any parameter is printed. Exit code 1 if one is above 1e-12, or if a scheme that needs whole
+models is not refused. With GPUs, `--device cuda` uses NCCL in the shards' groups.
 """
 
 import argparse
@@ -110,7 +110,8 @@ def main() -> int:
                 print(f"{name:20} refused: {refusal.read_text()}")
             else:
                 pairs = [
-                    [torch.load(folder / f"{name}-{s}-{i}.pt") for s in (SHARDS, 1)] for i in range(NODES)
+                    [torch.load(folder / f"{name}-{s}-{i}.pt", weights_only=True) for s in (SHARDS, 1)]
+                    for i in range(NODES)
                 ]
                 most = max(float((sharded - whole).abs().max()) for sharded, whole in pairs)
                 is_wrong = most > MOST or name in REFUSED
