@@ -32,14 +32,16 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A configuration for joins that name none.", autocompletion=complete_config),
+        typer.Option(
+            metavar="FILE", help="A configuration for joins that name none.", autocompletion=complete_config
+        ),
     ] = None,
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change values of the file.")
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="The directory of a run that its checkpoints continue.")
+        Path | None, typer.Option(metavar="RUN", help="The directory of a run that its checkpoints continue.")
     ] = None,
     start_deadline: Annotated[
         float, typer.Option(help="Seconds until the first script has to join.")
@@ -98,7 +100,7 @@ def _machines(
             raise BadInput(f"{config}: no such configuration; see `decentnode list configs`")
     machine = next((int(value[8:]) for value in values if value.startswith("machine=")), None)
     if path is not None and _has(path, "mapping"):
-        mapping = load_plugin(path, "mapping", MAPPINGS).make()
+        mapping = load_plugin(path, "mapping", MAPPINGS, "linear").make()
         index = mapping.find_machine() if machine is None else machine
         local = mapping.machines[index].nodes
         if nodes is not None and nodes != local:

@@ -55,7 +55,9 @@ def summarize(
     last = evaluations.rows[max(evaluations.rows)] if evaluations.rows else None
     # At its target a run ends before.
     ended = max((report.rounds for report in finished.values()), default=settings.rounds)
-    tests = _last_tests(last, finished, ended)
+    # A script logs when it likes.
+    after = last.round + 1 if settings.is_of_scripts and last else ended
+    tests = _last_tests(last, finished, after)
     # Each node reports its whole process.
     by_process: dict[int, float] = {}
     for rank, report in finished.items():
