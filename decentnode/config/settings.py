@@ -14,12 +14,13 @@ from decentnode.config.plugin import Named, Plugin
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, rates_of
 from decentnode.core import registry
 from decentnode.core.rng import generator
+from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
-from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
+from decentnode.graph.strength import StrengthMixing, relative_strength
 from decentnode.options import (
     Effect,
     NonNegative,
@@ -31,6 +32,10 @@ from decentnode.options import (
 )
 from decentnode.training.settings import TrainingSettings
 
+ENDLESS = 1_000_000_000
+"""The rounds of a run that ends when its loops do."""
+STAND_INS = "decentnode.node.own_loop.stand_ins"
+"""The module of what stands for the model and the samples of a script."""
 OURS = ("decentnode.", "torch.")
 """Packages whose plug-ins draw from torch's global generator alone."""
 MOST_TESTED = 256
@@ -316,6 +321,10 @@ class Settings:
     """When each node is saved, so that the run can be resumed."""
     records: RecordSettings = RecordSettings()
     """What is recorded in addition to the numbers of each round."""
+    after_round: Annotated[tuple[Plugin, ...], Named(registry.AFTER_ROUND)] = option((), changes="nothing")
+    """Functions of your own, as `module:function`, called after each evaluation with the round (from 0) and
+    the means of its metrics; the run ends where one returns true.
+    """
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
     """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
@@ -345,9 +354,17 @@ class Settings:
         if a == "learning_rate":
             rates = rates_of(self.training.optimizer, self.training.scheduler, self.rounds)
             return StrengthMixing(rule, relative_strength(rates))
-        if isinstance(a, tuple):
-            return StrengthMixing(rule, linear_strength(a))
-        return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+        return rule if a == 1 else StrengthMixing(rule, a)
+
+    @property
+    def rounds_text(self) -> str:
+        """The number of rounds in words; empty where loops decide it."""
+        return "" if self.rounds >= ENDLESS else counted(self.rounds, "round")
+
+    @property
+    def is_of_scripts(self) -> bool:
+        """Whether models are trained by scripts, which join, and not by nodes of a run."""
+        return self.model.name.startswith(STAND_INS)
 
     def decides_models(self, effect: Effect) -> bool:
         """Whether another value of an option with this effect would end in other models.

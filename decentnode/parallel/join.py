@@ -14,14 +14,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.core.process_setup import check_kernel
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
 from decentnode.parallel.joined_process import JoinedProcess, Member, note_uncaught_errors
 from decentnode.parallel.shared_model import Shared, TensorsOfLoop
 
-START_DEADLINE = 60.0
-"""Seconds for all ranks to join, where the arguments of `join` have no other."""
 _models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
 
 
@@ -86,7 +85,7 @@ def join(
     if steps_per_round is not None:
         values = {**values, "training": {**values.get("training", {}), "steps_per_round": steps_per_round}}
     failures = values.get("failures", {})
-    deadline = float(failures.get("start_deadline", START_DEADLINE))
+    deadline = float(failures.get("start_deadline", Timeouts.join))
     member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
     note_uncaught_errors()
     if rank is not None:

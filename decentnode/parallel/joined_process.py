@@ -56,7 +56,6 @@ from decentnode.parallel.shared_model import TensorsOfLoop
 
 LAUNCHER = "DECENTNODE_LAUNCHER"
 """The variable with the socket of a launcher that has started this process."""
-THREAD_CHECK = 0.1
 _joined: dict[str, int] = {}
 
 
@@ -82,7 +81,6 @@ class JoinedProcess:
     context: ForkContext
     position: int
     host: NodeHost
-    schedule: tuple[()] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _codes: list[ExitCode] = field(default_factory=list)
     _is_closed: bool = False
@@ -181,6 +179,11 @@ class JoinedProcess:
             sharing, place = parts.sharing, f"rank {rank}"
             adjust = sharing.adjust_gradient
             needs = adjust is not None or sharing.requirements.plain_sgd
+            if adjust is not None and shared.functions is not None:
+                raise BadInput(
+                    f"sharing: {name_of(sharing)} changes gradients, and functions share no gradients; share "
+                    "parameters"
+                )
             if needs and not member.optimizers:
                 raise BadInput(
                     f"sharing: {name_of(sharing)} works with the steps of an optimizer; "
@@ -189,7 +192,7 @@ class JoinedProcess:
             return LoopSteps(
                 parts.vector, place, steps_in, trains, turn, adjust,
                 pace=None if sharing.asynchronous else parts.pace, beat=parts.scheduler.heartbeat.beat,
-                check=partial(shared.check, parts.vector),
+                check=partial(shared.check, parts.vector), are_parameters=shared.shards == 1,
             )  # fmt: skip
 
         schemes = experiment.schemes
@@ -204,6 +207,7 @@ class JoinedProcess:
         assert isinstance(steps, LoopSteps)
         member.node = BlockingNode(
             participant, steps, self.context, shared.model, experiment.settings.seed,
+            partition=experiment.settings.dataset.make().of_loops,
             run=partial(run_participant, fork_context=self.context), closes=self._note_end,
         )  # fmt: skip
         for optimizer in member.optimizers:
@@ -253,7 +257,7 @@ class JoinedProcess:
                 node = member.node
                 if node is not None and not member.thread.is_alive() and not node.has_left:
                     node.leave(failed=True)
-            time.sleep(THREAD_CHECK)
+            time.sleep(Timeouts.thread_check)
 
     def _note_end(self, code: ExitCode) -> None:
         """Closes the process's part when all of its nodes have ended."""

@@ -64,6 +64,8 @@ class ScriptServer:
     _by_position: dict[int, Script] = field(default_factory=dict)
     _incarnations: dict[int, int] = field(default_factory=dict)
     _is_over: bool = False
+    _told: int = 0
+    """How many processes were told that there is no run."""
 
     # Before the run.
 
@@ -163,6 +165,7 @@ class ScriptServer:
             with contextlib.suppress(OSError):
                 attachment.send(connection, refusal)
             connection.close()
+            self._told += 1
         self._pending.clear()
 
     def kill_scripts(self) -> None:
@@ -171,6 +174,14 @@ class ScriptServer:
             if script.process is not None and script.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(script.process.pid, signal.SIGKILL)
+
+    def refuse_late(self, seconds: float) -> None:
+        """Tells those that join only now, too, why there is no run; their connections would be reset."""
+        limit = time.monotonic() + seconds
+        while self.refusal is not None and self._told < self.expected and time.monotonic() < limit:
+            if ready([self.listener.fileno()], seconds=POLL_INTERVAL):
+                self._accept()
+                self.refuse_all(self.refusal)
 
     def wait_for_scripts(self, seconds: float = float("inf")) -> list[int]:
         """Waits for the ends of the scripts that it has started; returns their exit codes."""
@@ -270,7 +281,9 @@ class ScriptServer:
             "the dtype": (request.model.dtype, first.model.dtype),
             "the optimizer": (request.optimizer, first.optimizer),
         }
-        if restarts_of(self._incarnations[position]) == 0:
+        shards = first.model.shards
+        is_same_shard = request.ranks[0] % shards == first.ranks[0] % shards
+        if restarts_of(self._incarnations[position]) == 0 and is_same_shard:
             values["the initial model"] = request.model.digest, first.model.digest
         for name, (own, expected) in values.items():
             if own != expected:

@@ -88,6 +88,8 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     if target and target["last_round"] + 1 < summary["rounds"]:
         rounds = f"{target['last_round'] + 1} of {counted(summary['rounds'], 'round')}"
         return f"all {counted(nodes, 'node')} finished at the target, after {rounds}"
+    if (ended := summary.get("ended_rounds", summary["rounds"])) < summary["rounds"]:
+        return f"all {counted(nodes, 'node')} finished after {ended} of {counted(summary['rounds'], 'round')}"
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
 
 
@@ -129,6 +131,11 @@ def closing_lines(
             f"{readable_seconds(event['seconds'])}{in_round}: {event['text']}",
         )
     yield from more
+    if summary.get("of_scripts"):
+        if summary["checkpoint_bytes"]:
+            yield "resume with", shlex.join(["decentnode", "launch", "--resume", str(run_dir), "SCRIPT"])
+        yield "results", str(run_dir)
+        return
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         resume = shlex.join(["decentnode", "resume", str(run_dir)])
         yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"
