@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import decentnode
 from decentnode.errors import BadInput
 from tests.support import own_loops
 from tests.support.own_loops import ASYNCHRONOUS, IN_ROUNDS, models_of, sections_of, simulated, with_loop
@@ -46,3 +47,12 @@ def test_a_loop_trains_while_the_models_travel(name, digits, tmp_path):
 def test_a_loop_that_waits_is_refused_where_nodes_share_a_process(tmp_path):
     with pytest.raises(BadInput, match=r"blocking waits in its calls.*write `async def`"):
         own_loops.settings_of(with_loop(sections_of("gossip"), "blocking"))
+
+
+def test_a_loop_that_waits_runs_in_processes_of_its_own(digits, tmp_path):
+    """With a server, which makes no steps, and clients that rest."""
+    sections = sections_of("parameter_server")
+    models = models_of(sections, tmp_path / "run", digits)
+    sections = with_loop({**sections, "communication": "zeromq"}, "blocking")
+    run = decentnode.run(sections, run_dir=str(tmp_path / "loop"), progress=False)
+    assert run.state == "finished" and run.model_hash == own_loops.hash_of(models)
