@@ -99,9 +99,14 @@ def settings_of(sections):
     return loader.understand(Document("x.yaml", sections))
 
 
+def digest_of(model):
+    """The digest of a final model, of which a run's model hash is made."""
+    return sha256(content_of(model)).hexdigest()
+
+
 def hash_of(models):
     """The model hash that a run with these models has, by rank."""
-    return model_hash({rank: sha256(content_of(model)).hexdigest() for rank, model in enumerate(models)})
+    return model_hash(dict(enumerate(map(digest_of, models))))
 
 
 # Loops inside a run.
