@@ -154,7 +154,10 @@ class ScriptServer:
             os.write(self._woken, b"x")
             self._thread.join(Timeouts.server_end)
         self.refuse_all(self.refusal or Refusal("the run has ended"))
-        self.listener.close()
+        if self.listener.fileno() >= 0:
+            path = Path(self.listener.getsockname())
+            self.listener.close()
+            path.unlink(missing_ok=True)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Tells all that still have a connection why the run does not go on."""
