@@ -37,6 +37,9 @@ def launch(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change values of the file.")
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="The directory of a run that its checkpoints continue.")
+    ] = None,
     start_deadline: Annotated[
         float, typer.Option(help="Seconds until the first script has to join.")
     ] = 120.0,
@@ -65,7 +68,7 @@ def launch(
         )  # fmt: skip
         server = ScriptServer(attachment.listen(socket_path), local_size, start)
         try:
-            code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem)
+            code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem, resume=resume)
         except DecentnodeError as error:
             _show_ends(folder)
             code = explain(error)

@@ -14,6 +14,7 @@ from decentnode.config.plugin import Named, Plugin
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, rates_of
 from decentnode.core import registry
 from decentnode.core.rng import generator
+from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
@@ -31,6 +32,10 @@ from decentnode.options import (
 )
 from decentnode.training.settings import TrainingSettings
 
+ENDLESS = 1_000_000_000
+"""The rounds of a run that ends when its loops do."""
+STAND_INS = "decentnode.node.own_loop.stand_ins"
+"""The module of what stands for the model and the samples of a script."""
 OURS = ("decentnode.", "torch.")
 """Packages whose plug-ins draw from torch's global generator alone."""
 MOST_TESTED = 256
@@ -348,6 +353,16 @@ class Settings:
         if isinstance(a, tuple):
             return StrengthMixing(rule, linear_strength(a))
         return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+
+    @property
+    def rounds_text(self) -> str:
+        """The number of rounds in words; empty where loops decide it."""
+        return "" if self.rounds >= ENDLESS else counted(self.rounds, "round")
+
+    @property
+    def is_of_scripts(self) -> bool:
+        """Whether models are trained by scripts, which join, and not by nodes of a run."""
+        return self.model.name.startswith(STAND_INS)
 
     def decides_models(self, effect: Effect) -> bool:
         """Whether another value of an option with this effect would end in other models.

@@ -275,6 +275,9 @@ class ModuleTensors:
         for tensor, view in zip(self.tensors, views, strict=True):
             tensor.data = view
 
+    def scatter_gradient(self) -> None:
+        """Gives the tensors the flat gradient, which theirs are views of after `gather_gradient`."""
+
     def copy_into(self, views: list[Tensor]) -> bool:
         """Copies the tensors into a vector, if they cannot be views of it; returns whether that is so."""
         return False
@@ -366,6 +369,10 @@ class Vector:
     def gather_gradient(self) -> Tensor:
         """Makes the gradients of the module views of the flat one, with what they are; returns that."""
         return self._module_tensors.gather_gradient()
+
+    def scatter_gradient(self) -> None:
+        """Gives the module the flat gradient as `gather_gradient` has returned it, changed in place."""
+        self._module_tensors.scatter_gradient()
 
     def tensors(self) -> list[Tensor]:
         """The tensors of the module that are in the vector, in the order of the layout's entries."""

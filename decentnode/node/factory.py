@@ -185,6 +185,9 @@ class ParticipantFactory:
         else:
             device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
         memory = replace(experiment.schemes.memory(rank), device=device, arena=host.arena)
+        if module_tensors is not None:
+            # The mean of all models is exchanged with everybody.
+            memory = replace(memory, peers=None)
         endpoint = host.communication.endpoint(rank, memory)
         return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory)
 

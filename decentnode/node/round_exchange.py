@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.reports import (
     Reporter,
 )
 from decentnode.core.clock import Clock
-from decentnode.core.payload import Payload
+from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLeft, PeerTimeout, PeerUnmet, ProtocolError, RunFailed
 from decentnode.formats.records import RoundRecord
@@ -133,6 +133,21 @@ class RoundExchange:
     def attacker_weight(self) -> float | None:
         """The mean weight of adversaries in the mixes of this process; None without adversaries."""
         return statistics.fmean(self._attacker_weights) if self._attacker_weights else None
+
+    async def with_all(self, vector: Tensor, others: Sequence[int], number: int) -> Inbox:
+        """Exchanges a vector of shape (d,) with all `others`, who do the same after the same round.
+
+        `number`: counts these exchanges of a round, from 0. The caller releases the inbox.
+        """
+        layout = dense_layout(len(vector), vector.dtype)
+        self._release()
+        self.endpoint.foresee(others)
+        handle = self.endpoint.exchange(
+            dict.fromkeys(others, Payload.dense(vector)), others, (self._round, self._phase + number, 0),
+            deadline=self._timeouts.exchange_deadline(), layout=layout,
+        )  # fmt: skip
+        await handle
+        return Inbox(handle, layout, self.endpoint)
 
     def end(self, record: RoundRecord, seconds: float) -> None:
         """Ends the round's exchanges: acknowledges the payloads, and fills in the record."""

@@ -178,6 +178,11 @@ class JoinedProcess:
             sharing, place = parts.sharing, f"rank {rank}"
             adjust = sharing.adjust_gradient
             needs = adjust is not None or sharing.requirements.plain_sgd
+            if adjust is not None and shared.functions is not None:
+                raise BadInput(
+                    f"sharing: {name_of(sharing)} changes gradients, and functions share no gradients; share "
+                    "parameters"
+                )
             if needs and not member.optimizers and rank not in graph.servers:
                 raise BadInput(
                     f"sharing: {name_of(sharing)} works with the steps of an optimizer; "
@@ -186,7 +191,7 @@ class JoinedProcess:
             return LoopSteps(
                 parts.vector, place, steps_in, turn, adjust,
                 pace=None if sharing.asynchronous else parts.pace, beat=parts.scheduler.heartbeat.beat,
-                check=partial(shared.check, parts.vector),
+                check=partial(shared.check, parts.vector), are_parameters=shared.shards == 1,
             )  # fmt: skip
 
         schemes = experiment.schemes
@@ -201,6 +206,7 @@ class JoinedProcess:
         assert isinstance(steps, LoopSteps)
         member.node = BlockingNode(
             participant, steps, self.context, shared.model, experiment.settings.seed,
+            partition=experiment.settings.dataset.make().of_loops,
             run=partial(run_participant, fork_context=self.context), closes=self._note_end,
         )  # fmt: skip
         for optimizer in member.optimizers:

@@ -1,6 +1,6 @@
 """What a loop shares: a model, some of its parameters, tensors, or what two functions get and set."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -61,12 +61,13 @@ class TensorsOfLoop:
         self.tensors: dict[str, Tensor] = named
         if _is_pair(shared):
             self.functions = shared  # type: ignore[assignment]
-        elif any(_is_sharded(tensor) for tensor in named.values()):
-            self.functions = _shards(named)
-            self.tensors = {name: _local(tensor) for name, tensor in named.items()}
+        self.shards = shards_of(named)
+        """The processes that the model is sharded over."""
         self.buffers = {}
         if shared is None:
             self.buffers = {n: b for n, b in model.named_buffers() if has_mean(b)}
+        if self.shards > 1:
+            self.buffers = {}
         dtypes = {tensor.dtype for tensor in self.tensors.values()}
         if not dtypes:
             raise BadInput("join: there is nothing to share; no parameter of the model is trained")
@@ -84,11 +85,15 @@ class TensorsOfLoop:
         state = xxhash.xxh3_64()
         with torch.no_grad():
             for tensor in self.tensors.values():
-                flat = tensor.detach().reshape(-1)
+                flat = _local(tensor).reshape(-1)
                 for block in torch.split(flat, HASHED_ELEMENTS):
                     state.update(block.cpu().contiguous().view(torch.uint8).numpy().data)
         return SharedModel(
-            parameters={name: list(tensor.shape) for name, tensor in self.tensors.items()},
+            parameters={
+                name: [padded_size(tensor)] if self.shards > 1 else list(tensor.shape)
+                for name, tensor in self.tensors.items()
+            },
+            shards=self.shards,
             buffers={name: list(buffer.shape) for name, buffer in self.buffers.items()},
             dtype=NAMES[self.dtype], digest=state.hexdigest(),
         )  # fmt: skip
@@ -106,6 +111,8 @@ class TensorsOfLoop:
 
     def module_tensors(self, layout: ParameterLayout) -> ModuleTensors:
         """Returns them as a vector needs them."""
+        if self.shards > 1:
+            return ShardedTensors(self.tensors, layout)
         if self.functions is not None:
             return CopiedTensors(_holder(self.tensors), layout, *self.functions)
         is_whole = all(name in dict(self.model.named_parameters()) for name in self.tensors)
@@ -113,7 +120,7 @@ class TensorsOfLoop:
 
     def check(self, vector: Vector) -> None:
         """Raises RunFailed where the model is no longer the one that joined."""
-        if self.functions is not None:
+        if self.functions is not None or self.shards > 1:
             return
         for entry, tensor in zip(vector.layout.entries, vector.tensors(), strict=True):
             if tensor.device != vector.values.device:
@@ -185,14 +192,80 @@ def _local(tensor: Any) -> Tensor:
     return local.detach()
 
 
-def _shards(named: dict[str, Tensor]) -> tuple[GetTensors, SetTensors]:
-    """Returns functions that copy the shards of this process; their storage stays where it is."""
+class ShardedTensors(ModuleTensors):
+    """The shards that this process has of a model's tensors, in memory of the same size in all processes.
 
-    def get() -> list[Tensor]:
-        return [_local(tensor) for tensor in named.values()]
+    They are copied into the vector, and out of it in place: FSDP2 trains on a storage of its own.
+    """
 
-    def set(values: list[Tensor]) -> None:
-        for tensor, value in zip(named.values(), values, strict=True):
-            _local(tensor).copy_(value)
+    def __init__(self, tensors: Mapping[str, Tensor], layout: ParameterLayout) -> None:
+        self._sharded = [*tensors.values()]
+        sizes = {name: padded_size(tensor) for name, tensor in tensors.items()}
+        device = _local(self._sharded[0]).device
+        dtype = _local(self._sharded[0]).dtype
+        padded = {name: torch.zeros(size, dtype=dtype, device=device) for name, size in sizes.items()}
+        super().__init__(_holder(padded), layout, False)
+        self.copy_into(self.tensors)
 
-    return get, set
+    def set_views(self, views: list[Tensor]) -> None:
+        with torch.no_grad():
+            for tensor, view in zip(self._sharded, views, strict=True):
+                local = _local(tensor).view(-1)
+                local.copy_(view[: len(local)])
+
+    def copy_into(self, views: list[Tensor]) -> bool:
+        with torch.no_grad():
+            for tensor, view in zip(self._sharded, views, strict=True):
+                _copy_padded(_local(tensor), view)
+        return True
+
+    def gather_gradient(self) -> Tensor:
+        for entry, tensor in zip(self.layout.entries, self._sharded, strict=True):
+            view = entry.view(self.gradient)
+            if tensor.grad is None:
+                view.zero_()
+            else:
+                _copy_padded(_local(tensor.grad), view)
+        return self.gradient
+
+    def scatter_gradient(self) -> None:
+        for entry, tensor in zip(self.layout.entries, self._sharded, strict=True):
+            if tensor.grad is None:
+                raise RunFailed(
+                    f"'{entry.name}' has no gradient, which the scheme changes; train it, or freeze it"
+                )
+            local = _local(tensor.grad).view(-1)
+            local.copy_(entry.view(self.gradient)[: len(local)])
+
+
+def _copy_padded(local: Tensor, view: Tensor) -> None:
+    flat = local.reshape(-1)
+    view[: len(flat)].copy_(flat)
+    view[len(flat) :].zero_()
+
+
+def padded_size(tensor: Any) -> int:
+    """Returns the most elements of any shard of a tensor, as FSDP2 cuts its first dimension."""
+    if not _is_sharded(tensor):
+        return int(tensor.numel())
+    rows = tensor.shape[0] if tensor.dim() else 1
+    return int(-(-rows // tensor.device_mesh.size()) * (tensor.numel() // max(1, rows)))
+
+
+def shards_of(tensors: Mapping[str, Tensor]) -> int:
+    """Returns over how many processes tensors are sharded; raises BadInput for what cannot join."""
+    for name, tensor in tensors.items():
+        if not _is_sharded(tensor):
+            continue
+        mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+        placements: Any = tensor.placements  # type: ignore[attr-defined]
+        if mesh.ndim != 1 or not all(place.is_shard(0) for place in placements):
+            raise BadInput(
+                f"join: '{name}' is placed as {placements} on a mesh of {mesh.ndim} dimensions; shard nodes "
+                "along the first dimension over a mesh of one (FSDP2: mesh['shard'])"
+            )
+        ranks, size = mesh.mesh.tolist(), mesh.size()
+        if ranks != [*range(ranks[0], ranks[0] + size)] or ranks[0] % size:
+            raise BadInput(f"join: the shards of a node are ranks {ranks}; they must follow each other")
+        return int(size)
+    return 1

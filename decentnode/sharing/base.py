@@ -97,6 +97,9 @@ class Promises:
     """Protects models from peers: no part of a model is sent but in the scheme's payloads."""
     carries_errors: bool = False
     """Whether dropped values are part of the next payload; error feedback would count them twice."""
+    by_coordinate: bool = False
+    """Whether each coordinate of a mix depends on that coordinate of the models alone, so that shards of a
+    model mix as the whole does."""
     takes_strength: bool = False
     """Whether its equations hold for (1 - a) I + a W in place of W, with an a that may change in each round
     (`sharing.mixing_strength`)."""

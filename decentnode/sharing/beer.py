@@ -40,6 +40,7 @@ class Beer(CopySharing):
 
     requirements = replace(CopySharing.requirements, float32=True, plain_sgd=True)
     promises = Promises(
+        by_coordinate=True,
         keeps_mean=True,
         tolerates_loss=False,
         carries_errors=True,

@@ -34,7 +34,12 @@ class Choco(CopySharing):
     """
 
     promises = Promises(
-        keeps_mean=True, tolerates_loss=False, carries_errors=True, sends="differences", overlaps=True
+        by_coordinate=True,
+        keeps_mean=True,
+        tolerates_loss=False,
+        carries_errors=True,
+        sends="differences",
+        overlaps=True,
     )
 
     def __post_init__(self) -> None:

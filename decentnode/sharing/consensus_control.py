@@ -35,7 +35,7 @@ class ConsensusControl(Gossip):
     other optimizer. Both ends need the same numbers, so transforms must be lossless. State: r_i.
     """
 
-    promises = replace(Gossip.promises, takes_correction=False)
+    promises = replace(Gossip.promises, by_coordinate=False, takes_correction=False)
     state: ClassVar = ("_distance",)
 
     target: PositiveFloat = 0.1

@@ -31,7 +31,7 @@ class DeepSqueeze(Sharing):
     the mean. A run that diverges is ended.
     """
 
-    promises = Promises(keeps_mean=True, carries_errors=True, overlaps=True)
+    promises = Promises(by_coordinate=True, keeps_mean=True, carries_errors=True, overlaps=True)
     state: ClassVar = ("_e", "_guard")
 
     gamma: Fraction = 0.01

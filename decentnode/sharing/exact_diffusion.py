@@ -41,7 +41,7 @@ class ExactDiffusion(Sharing):
     requirements = Requirements(
         static_graph=True, for_changing_graphs="use gradient_tracking", undirected_graph=True, float32=True
     )
-    promises = Promises(keeps_mean=True, tolerates_loss=False)
+    promises = Promises(by_coordinate=True, keeps_mean=True, tolerates_loss=False)
     state: ClassVar = ("_correction", "_guard")
     alpha: ClassVar[float] = 0.5
     """The weight of W in (1 - alpha) I + alpha W."""

@@ -74,6 +74,7 @@ class Gossip(SavesOuter, Sharing):
     """
 
     promises = Promises(
+        by_coordinate=True,
         overlaps=True,
         takes_correction=True,
         takes_strength=True,

@@ -30,6 +30,7 @@ class Jwins(Gossip):
 
     promises = replace(
         Gossip.promises,
+        by_coordinate=False,
         takes_correction=False,
         about_mean="does not keep the mean of all models, unless all fractions are beyond the cap",
         wire="deg * (b k + indices), k = 0.343 d on average",

@@ -31,6 +31,7 @@ class Muffliato(MultiGossip):
 
     promises = replace(
         MultiGossip.promises,
+        by_coordinate=False,
         protects=True,
         about_mean="adds noise to the mean of all models, once in a round",
     )

@@ -16,7 +16,7 @@ from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
 class NoSharing(Sharing):
     """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""
 
-    promises = Promises(keeps_mean=True, overlaps=True, sends="nothing", wire="0")
+    promises = Promises(by_coordinate=True, keeps_mean=True, overlaps=True, sends="nothing", wire="0")
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return None

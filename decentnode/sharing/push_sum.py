@@ -36,6 +36,7 @@ class PushSum(Sharing):
 
     requirements = Requirements(float32=True)
     promises = Promises(
+        by_coordinate=True,
         tolerates_loss=False,
         about_mean="does not keep the mean of all models, but the sum of all z",
         wire="out * (C(d) + 8)",

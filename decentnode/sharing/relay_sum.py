@@ -37,6 +37,7 @@ class RelaySum(Sharing):
 
     requirements = Requirements(tree=True, float32=True)
     promises = Promises(
+        by_coordinate=True,
         tolerates_loss=False,
         sends_one_payload=False,
         wire="deg * (C(d) + 8)",

@@ -41,6 +41,7 @@ class Stc(Choco):
 
     promises = replace(
         Choco.promises,
+        by_coordinate=False,
         about_mean="keeps the mean of all models between peers, not with a server",
         overlaps=False,
         phases=2,

@@ -37,6 +37,7 @@ class ZipDl(Gossip):
     requirements = Requirements(undirected_graph=True)
     promises = replace(
         Gossip.promises,
+        by_coordinate=False,
         overlaps=False,
         takes_correction=False,
         takes_strength=False,

@@ -40,6 +40,8 @@ class Transform(Stateful, ABC):
     """Protects the signal from peers: no model is sent without it."""
     needs_float32: ClassVar[bool] = False
     """Accepts no signals of lower precision, such as bfloat16."""
+    by_coordinate: ClassVar[bool] = False
+    """Whether it treats values one by one, or in parts of neighboring ones, so that it suits shards."""
     unbiased: ClassVar[bool] = False
     """The expectation of the decoded signal is the encoded signal, for all options."""
     wire: ClassVar[str] = ""

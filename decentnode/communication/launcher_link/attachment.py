@@ -32,6 +32,8 @@ class SharedModel(msgspec.Struct, frozen=True):
     dtype: str = "float32"
     digest: str = ""
     """A hash of the values that it begins with, which all ranks begin with."""
+    shards: int = 1
+    """The processes that the model is sharded over; ranks of one node follow each other."""
 
 
 class AttachRequest(msgspec.Struct, frozen=True):

@@ -7,20 +7,18 @@ from decentnode.communication.launcher_link.attachment import AttachRequest
 from decentnode.config import extends
 from decentnode.config import loader as config
 from decentnode.config.python_source import apply_arguments, document_of
-from decentnode.config.settings import Settings
+from decentnode.config.settings import ENDLESS, STAND_INS, Settings
 from decentnode.config.shipped import find_config
 from decentnode.config.type_check import parameters_of
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import BadInput
 
-ENDLESS = 1_000_000_000
-"""The rounds of a run that ends when its loops do."""
 OF_THE_LOOP = ("dataset", "model", "task", "evaluation")
 """Sections about what a script has itself."""
+PLANES = "decentnode.graph.shard_planes:ShardPlanes"
 OF_ROUNDS = ("steps_per_round", "train_every", "mix_buffers", "pace")
 """Keys of `training` that are about rounds."""
-STAND_INS = "decentnode.node.own_loop.stand_ins"
 
 
 def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> tuple[Settings, str]:
@@ -30,6 +28,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     """
     document = _document(request)
     given: dict[str, Any] = document.value
+    partition = given.pop("partition", None) or _partition_of(given.get("dataset"))
     ignored = [section for section in OF_THE_LOOP if given.get(section) is not None]
     training = given.get("training")
     training = dict(training) if isinstance(training, dict) else {}
@@ -53,8 +52,14 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         "steps_per_round": 1, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
     }  # fmt: skip
     given["evaluation"] = {"every": 0, "final": False, "average_model": False}
-    _sized(given, request.size)
+    if partition is not None:
+        given["dataset"]["of_loops"] = partition
+    _sized(given, request.size // model.shards)
+    if model.shards > 1:
+        given["graph"] = {"name": PLANES, "inner": given["graph"], "shards": model.shards}
     settings = config.understand(document)
+    if model.shards > 1:
+        _check_shards(settings)
     graph = settings.graph.make()
     if graph.num_nodes != request.size:
         raise BadInput(f"graph: has {graph.num_nodes} nodes; {request.size} ranks were started")
@@ -67,6 +72,26 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
     return settings, line if ignored else ""
+
+
+def _partition_of(dataset: Any) -> Any:
+    """Returns the partition of a configuration, which `node.shard` follows."""
+    return dataset.get("partition") if isinstance(dataset, dict) else None
+
+
+def _check_shards(settings: Settings) -> None:
+    """Raises BadInput where shards of a model would not mix as the whole model does."""
+    scheme = settings.sharing.make()
+    what = "the model is sharded, and each shard mixes by itself"
+    if not scheme.promises.by_coordinate:
+        raise BadInput(
+            f"sharing: {what}; {settings.sharing.name} needs the whole model: use gossip, or choco"
+        )
+    for plugin in settings.sharing.transforms:
+        if not plugin.make().by_coordinate:
+            raise BadInput(
+                f"sharing.transforms: {what}; {plugin.name} needs the whole: use cast, or random_k"
+            )
 
 
 def _document(request: AttachRequest) -> Document:

@@ -270,7 +270,9 @@ class ScriptServer:
             "the dtype": (request.model.dtype, first.model.dtype),
             "the optimizer": (request.optimizer, first.optimizer),
         }
-        if restarts_of(self._incarnations[position]) == 0:
+        shards = first.model.shards
+        is_same_shard = request.ranks[0] % shards == first.ranks[0] % shards
+        if restarts_of(self._incarnations[position]) == 0 and is_same_shard:
             values["the initial model"] = request.model.digest, first.model.digest
         for name, (own, expected) in values.items():
             if own != expected:

@@ -15,12 +15,13 @@ from decentnode.communication.launcher_link.attachment import Refusal
 from decentnode.core.process_setup import check_kernel, default_threads
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
-from decentnode.errors import DecentnodeError, ExitCode
+from decentnode.errors import BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
+from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node.experiment import Experiment
@@ -28,12 +29,12 @@ from decentnode.node.experiment import Experiment
 
 def serve_scripts(
     server: ScriptServer, mapping: dict[str, Any], start_deadline: float,
-    screen: Callable[[TextIO], LiveConsole] = screen_for, name: str = "script",
+    screen: Callable[[TextIO], LiveConsole] = screen_for, name: str = "script", resume: Path | None = None,
 ) -> ExitCode:  # fmt: skip
     """Runs this machine's part of the run that its scripts ask for; returns the exit code.
 
     `mapping`: the machines, where the scripts' configuration names none. Raises what prevents the run, which
-    the scripts are told first.
+    the scripts are told first. `resume`: the directory of a run that its checkpoints continue.
     """
     check_kernel()
     torch.set_num_threads(1)
@@ -41,7 +42,13 @@ def serve_scripts(
         server.start()
         server.first = request = server.first_request(start_deadline)
         os.chdir(request.folder)
+        resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
         settings, ignored = settings_of(request, mapping, name)
+        if resume_plan is not None:
+            saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
+            if saved != given:
+                raise BadInput(f"{resume}: the script's model has other parameters than that of this run")
+            settings = resume_plan.settings
         if ignored:
             print_line(ignored)
         job = job_of(settings)
@@ -51,7 +58,12 @@ def serve_scripts(
             print_line(shortage)
         experiment = Experiment.from_settings(settings)
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), job=job.name if job else "", make_server=server.serve
+            experiment,
+            machine,
+            screen(sys.stdout),
+            resume_plan,
+            job=job.name if job else "",
+            make_server=server.serve,
         )
         return launcher.run()
     except DecentnodeError as error:

@@ -55,14 +55,14 @@ class ResumePlan:
 
     def __init__(
         self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False,
-        with_its_code: bool = False,
+        with_its_code: bool = False, by_scripts: bool = False,
     ) -> None:  # fmt: skip
         """Raises BadInput if there is no run to resume, or if an override would change the models.
 
         Objects that Python passes are taken for those that the run began with.
 
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run;
-        `with_its_code`: take them from the copies in the run.
+        `with_its_code`: take them from the copies in the run; `by_scripts`: scripts have joined again.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
@@ -74,6 +74,11 @@ class ResumePlan:
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
+        if self.settings.is_of_scripts and not by_scripts:
+            raise BadInput(
+                f"{run_dir}: a script has trained this run; start it again with `decentnode launch --resume "
+                f"{run_dir} SCRIPT`"
+            )
         self._state = _read_state(self.run_dir)
         try:
             self.versions = msgspec.convert(self._state.get("code"), list[CodeVersion])

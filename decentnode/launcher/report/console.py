@@ -47,12 +47,13 @@ class LiveConsole:
         `before`: seconds that a resumed run has taken before.
         """
         settings, self._metrics = experiment.settings, experiment.plan.metrics
-        nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
+        nodes = counted(experiment.graph.num_nodes, "node")
         hosts = counted(len(experiment.processes), "process", "processes")
         if experiment.execution.workers:
             hosts += f" with {counted(experiment.execution.workers, 'worker')}"
         size = experiment.layout.size
-        self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
+        what = ", ".join(filter(None, [f"{nodes} in {hosts}", size, settings.rounds_text]))
+        self.line(f"{settings.name}: {what}; started in {startup:.1f} s")
         if (sample := experiment.plan.last_ranks) is not None and settings.evaluation.happens(
             settings.rounds
         ):

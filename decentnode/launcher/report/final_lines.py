@@ -129,6 +129,11 @@ def closing_lines(
             f"{readable_seconds(event['seconds'])}{in_round}: {event['text']}",
         )
     yield from more
+    if summary.get("of_scripts"):
+        if summary["checkpoint_bytes"]:
+            yield "resume with", shlex.join(["decentnode", "launch", "--resume", str(run_dir), "SCRIPT"])
+        yield "results", str(run_dir)
+        return
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         resume = shlex.join(["decentnode", "resume", str(run_dir)])
         yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"

@@ -19,6 +19,7 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
+from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, readable_bytes, simulated_time
 from decentnode.core.timeouts import Timeouts
@@ -143,7 +144,8 @@ class Dashboard:
     def seconds_left(self, now: float) -> float | None:
         """Returns the time of the remaining rounds at the mean speed since the start."""
         done = self.standing.done - self.done_before
-        return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
+        is_known = done > 0.0 and self.rounds < ENDLESS
+        return (now - self.began) * (self.rounds - self.standing.done) / done if is_known else None
 
     def panel(self, now: float) -> Panel:
         """Returns the panel, seven lines high, of many nodes eight."""
@@ -164,6 +166,9 @@ class Dashboard:
         line.add_column(width=8)
         line.add_column(no_wrap=True)
         line.add_column(ratio=1)
+        if self.rounds >= ENDLESS:
+            line.add_row(Text("round", "dim"), span)
+            return line
         bar = ProgressBar(total=self.rounds, completed=standing.done, complete_style="blue")
         line.add_row(Text("round", "dim"), f"{span} of {self.rounds}", bar)
         return line

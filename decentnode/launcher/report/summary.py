@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from decentnode.communication.launcher_link.reports import Finished
+from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.formats.model_files import model_hash
@@ -71,7 +72,8 @@ def summarize(
         "nodes": experiment.graph.num_nodes,
         "threads": threads,
         "workers": experiment.execution.workers,
-        "rounds": settings.rounds,
+        "rounds": ended if settings.rounds >= ENDLESS else settings.rounds,
+        "of_scripts": settings.is_of_scripts,
         "parameters": experiment.layout.numel,
         "target": target.described(ended - 1 if finished else None) if target else None,
         "finished_nodes": len(finished),

@@ -18,6 +18,8 @@ from decentnode.communication.launcher_link.reports import Evaluated, Published
 from decentnode.core.rng import key
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
+from decentnode.datasets.base import Samples
+from decentnode.datasets.partition import Iid, Partition
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
 from decentnode.formats.records import private_megabytes
 from decentnode.node.evaluation import NodeResources
@@ -51,18 +53,22 @@ class LoopNode:
 
     def __init__(
         self, participant: Participant, steps: LoopSteps, resources: NodeResources, module: nn.Module,
-        seed: int, training: Training | None = None,
+        seed: int, training: Training | None = None, partition: Partition | None = None,
     ) -> None:  # fmt: skip
-        """`training`: the samples and the objective of the run; None: the loop has its own."""
+        """`partition`: how `shard` distributes samples; by default evenly.
+
+        `training`: the samples and the objective of the run; None: the loop has its own."""
         self.model = module
         """The model, whose shared parameters are views of the node's vector."""
         self.round_ended = False
         """Whether the last step ended a round."""
         self._participant, self._steps, self._resources = participant, steps, resources
         self._seed, self._training = seed, training
+        self._partition = partition or Iid()
         self._logged = LoggedScores()
         participant.after_round = [*participant.after_round, self._logged]
         self._has_left = False
+        self._mean_round, self._means = -1, 0
         self._was_told = False
         """Whether a step has returned that the run is over."""
 
@@ -140,6 +146,18 @@ class LoopNode:
         """Returns a generator for one purpose of this rank, keyed by the seed of the run."""
         return torch.Generator().manual_seed(key(self._seed, f"loop/{purpose}", self.rank, *counters))
 
+    def shard(self, samples: Any, labels: Any = None) -> Any:
+        """Returns the part of a dataset that is this rank's: `torch.utils.data.Subset`, equal parts by default.
+
+        `samples`: anything with a length; `labels`: of each sample, for partitions by label, if the
+        configuration has one (`partition=`).
+        """
+        count = len(samples)
+        given = torch.zeros(count, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
+        known = Samples(torch.zeros(count, 1), given)
+        part = self._partition.split(known, self.size, self._seed)[self.rank]
+        return torch.utils.data.Subset(samples, part.tolist())
+
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
         """A context in which this rank is not taken for hung, such as a long evaluation."""
@@ -192,6 +210,27 @@ class LoopNode:
         self._raise_failure()
         self._was_told = self._was_told or self.is_over
         return not self.is_over
+
+    async def _mean(self) -> dict[str, Tensor]:
+        round = self.rounds - 1
+        if round < 0:
+            raise RunFailed(
+                f"rank {self.rank}: mean_model() before the first round; a round has to end first"
+            )
+        self._means = self._means + 2 if self._mean_round == round else 0
+        self._mean_round = round
+        participant, rank = self._participant, self.rank
+        vector, others = participant.vector, [other for other in range(self.size) if other != rank]
+        with_all = participant.exchange.with_all
+        inbox = await with_all(vector.shared, others, self._means)
+        # In rank order, so that all have the same sum bit for bit.
+        models = {source: payload["vector"] for source, payload in inbox.items()} | {rank: vector.shared}
+        total = sum(models[source].to(torch.float64) for source in sorted(models))
+        mean = (total / len(models)).to(vector.shared.dtype)  # type: ignore[union-attr]
+        inbox.release()
+        # Peers may read the model in place: nobody trains before all have read all.
+        (await with_all(torch.zeros(1), others, self._means + 1)).release()
+        return {entry.name: entry.view(mean).clone() for entry in vector.layout.shared.entries}
 
     async def _log(self, metrics: Mapping[str, float]) -> None:
         round = self.rounds - 1
@@ -267,6 +306,11 @@ class AwaitedNode(LoopNode):
     async def log(self, **metrics: float) -> None:
         """Records an evaluation of the model after the last round."""
         await self._log(metrics)
+
+    async def mean_model(self) -> dict[str, Tensor]:
+        """Returns the mean of the models of all ranks, by name; all ranks call it after the same round."""
+        self._raise_failure()
+        return await self._mean()
 
     async def serve(self) -> None:
         """Takes part in all rounds without a step, until the run is over."""
@@ -386,6 +430,14 @@ class BlockingNode(LoopNode):
     def log(self, **metrics: float) -> None:
         """Records an evaluation of the model after the last round."""
         self._wait(self._log(metrics))
+
+    def mean_model(self) -> dict[str, Tensor]:
+        """Returns the mean of the models of all ranks, by name; all ranks call it after the same round.
+
+        Of ranks that have left it has no model. It is the same on all ranks, bit for bit.
+        """
+        self._raise_failure()
+        return self._wait(self._mean())
 
     def leave(self, failed: bool = False, error: Exception | None = None) -> None:
         """Ends this rank's part: the others go on without it, or end, too.

@@ -22,9 +22,11 @@ class LoopSteps(LocalSteps):
         self, vector: Vector, place: str, steps_in: Callable[[int], float], turn: Turn,
         adjust_gradient: AdjustGradient | None = None, pace: Pace | None = None,
         beat: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None,
+        are_parameters: bool = True,
     ) -> None:  # fmt: skip
         """`place`: what messages call it; `steps_in`: the steps of a round; `pace`: of steps in rounds.
 
+        `are_parameters`: whether the vector's tensors are those of optimizers, and not copies of them.
         `check`: raises DecentnodeError after steps that the model must not have made.
         """
         self.vector = vector
@@ -42,6 +44,7 @@ class LoopSteps(LocalSteps):
         self._pace = pace
         self._beat = beat
         self._check = check
+        self._are_parameters = are_parameters
         self._losses: list[Tensor | float] = []
         self._adjusted = 0
         """Gradients of this round that the scheme has changed."""
@@ -65,7 +68,7 @@ class LoopSteps(LocalSteps):
         trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
         tensors = zip(self.vector.layout.entries, self.vector.tensors(), strict=True)
         shared = [tensor for entry, tensor in tensors if not (entry.is_buffer or entry.is_personal)]
-        if adjusts and not all(id(tensor) in trained for tensor in shared):
+        if adjusts and self._are_parameters and not all(id(tensor) in trained for tensor in shared):
             raise BadInput(f"{self._place}: the optimizer has not all parameters that are shared")
         if not self.optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, before_step))
@@ -93,6 +96,7 @@ class LoopSteps(LocalSteps):
         vector = self.vector
         gradient, end = vector.gather_gradient(), vector.layout.shared.numel
         self._adjust_gradient(gradient[:end], vector.trained[:end], self._adjusted)
+        vector.scatter_gradient()
         self._adjusted += 1
 
     def _after_step(self) -> None:

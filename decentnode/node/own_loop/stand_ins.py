@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.partition import Partition
 from decentnode.models.base import Model
 
 
@@ -58,6 +59,8 @@ class LoopSamples(Dataset):
     """One sample of nothing for each rank: a loop has samples of its own."""
 
     nodes: int = 1
+    of_loops: Partition | None = None
+    """How `node.shard` distributes the samples of loops; null: evenly."""
     reads_files = False
 
     def read(self, seed: int) -> LoadedDataset:

@@ -40,6 +40,7 @@ class Robust(Gossip):
 
     promises = replace(
         Gossip.promises,
+        by_coordinate=False,
         overlaps=False,
         takes_correction=False,
         takes_strength=False,

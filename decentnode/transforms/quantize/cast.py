@@ -29,6 +29,7 @@ class Cast(Transform):
     become infinite, and those under 2^-14 have an error of at most 2^-25.
     """
 
+    by_coordinate: ClassVar = True
     accepts: ClassVar = frozenset({Form.DENSE, Form.SPARSE})
     emits: ClassVar = Form.QUANTIZED
     wire: ClassVar = "2 d"

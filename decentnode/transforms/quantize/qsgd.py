@@ -27,6 +27,7 @@ class Qsgd(Quantizer):
     the step |v| / s or of the value. A value of 0 stays 0.
     """
 
+    by_coordinate: ClassVar = True
     wire: ClassVar = "d log2(2 s + 1) / 8 + max(4, b) d / block"
     unbiased: ClassVar = True
 

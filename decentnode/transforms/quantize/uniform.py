@@ -25,6 +25,7 @@ class Uniform(Quantizer):
     between other values are not levels: for sparse differences use `qsgd` with `norm: max`.
     """
 
+    by_coordinate: ClassVar = True
     wire: ClassVar = "bits d / 8 + 2 max(4, b) d / block"
     scales_per_block: ClassVar[int] = 2
 

@@ -37,6 +37,7 @@ class Fragments(Transform):
     moments of its own, and its gradient is what has changed since the round that sent it last.
     """
 
+    by_coordinate: ClassVar = True
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.SPARSE
     wire: ClassVar = "b d_p, d_p the values of the fragment; 8 more where fragments differ in size"

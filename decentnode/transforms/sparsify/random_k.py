@@ -41,6 +41,7 @@ class RandomK(Transform):
     3. while there are m > 0 too many, m words unmark likewise.
     """
 
+    by_coordinate: ClassVar = True
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.SPARSE
     wire: ClassVar = "b k, k = fraction d; b d in each whole_every-th round"
