@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decentnode.cli.words import complete_config, import_torch
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError
 
 if TYPE_CHECKING:
@@ -50,7 +52,13 @@ def launch(
     from decentnode.communication.launcher_link import attachment
     from decentnode.core.streams import explain
     from decentnode.launcher.own_loop.script_server import ScriptServer
-    from decentnode.launcher.own_loop.start import end_of_scripts, script_command, serve_scripts, starter
+    from decentnode.launcher.own_loop.start import (
+        end_of_scripts,
+        exit_by_signals,
+        script_command,
+        serve_scripts,
+        starter,
+    )
 
     if not module and not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
@@ -60,6 +68,8 @@ def launch(
     if config is not None:
         more["DECENTNODE_CONFIG"] = str(config)
     socket_path = folder / "launcher"
+    server = None
+    exit_by_signals()
     try:
         start = starter(
             script_command(["-m", *script] if module else script), socket_path,
@@ -72,11 +82,14 @@ def launch(
         except DecentnodeError as error:
             _show_ends(folder)
             code = explain(error)
-            with contextlib.suppress(Exception):
-                server.wait_for_scripts(5.0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait_for_scripts(Timeouts.script_end)
             server.kill_scripts()
         code = end_of_scripts(server, code)
     finally:
+        if server is not None:
+            # By a signal, or an error of the launcher: nobody is left whom they could train with.
+            server.kill_scripts()
         shutil.rmtree(folder, ignore_errors=True)
     raise typer.Exit(int(code))
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
-from _runs import CHECK_INTERVAL, session_of
+from _runs import CHECK_INTERVAL
 
 import decentnode.cli.app
 import decentnode.cli.launch

@@ -58,8 +58,6 @@ class ScriptServer:
     """Starts the script of a local rank; None: somebody else starts them."""
     scripts: dict[int, Script] = field(default_factory=dict)
     """By local rank."""
-    refusal: Refusal | None = None
-    """Why the run does not begin, or has ended for all."""
     _pending: list[tuple[socket.socket, AttachRequest]] = field(default_factory=list)
     _by_position: dict[int, Script] = field(default_factory=dict)
     _incarnations: dict[int, int] = field(default_factory=dict)
@@ -146,17 +144,18 @@ class ScriptServer:
             self._start_again(position)
 
     def close(self) -> None:
-        """Ends the parts of all scripts that still have one; the scripts themselves go on."""
+        """Takes no further notice of the scripts; those that still take part hear why by `dismiss`."""
         self._is_over = True
         if getattr(self, "_thread", None) is not None and self._thread.is_alive():
             os.write(self._woken, b"x")
             self._thread.join(Timeouts.server_end)
-        self.refuse_all(self.refusal or Refusal("the run has ended"))
-        self.listener.close()
 
-    def refuse_all(self, refusal: Refusal) -> None:
-        """Tells all that still have a connection why the run does not go on."""
-        self.refusal = refusal
+    def dismiss(self, refusal: Refusal) -> None:
+        """Ends the parts of all scripts that still have one, and says why; the scripts themselves go on."""
+        self.close()
+        with contextlib.suppress(OSError):
+            Path(self.listener.getsockname()).unlink(missing_ok=True)
+        self.listener.close()
         connections = [connection for connection, _ in self._pending]
         connections += [s.connection for s in self._by_position.values() if s.connection is not None]
         for connection in connections:
@@ -307,10 +306,10 @@ class ScriptServer:
         if word == attachment.LEFT:
             self._report(Exited(position, 0))
             return
-        code = int(ExitCode.FAILED)
+        code: int | None = None
         if script.process is not None and word != attachment.FAILED:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = script.process.wait(Timeouts.script_end) or code
+                code = script.process.wait(Timeouts.script_end)
         if self._may_start_again(position):
             self._incarnations[position] += 1
             self._start_again(position, code)
@@ -318,9 +317,9 @@ class ScriptServer:
         if word != attachment.FAILED:
             for rank in self._context.experiment.processes[position].ranks:
                 if self._context.heartbeats.of(rank).read().activity is not Activity.END:
-                    how = how_it_ended(code) if script.process is not None else "has ended"
-                    self._report(Failed(rank, f"its process {how} while it took part"))
-        self._report(Exited(position, code))
+                    how = "its process has ended" if code is None else how_it_ended(code)
+                    self._report(Failed(rank, f"{how} while it took part"))
+        self._report(Exited(position, code or int(ExitCode.FAILED)))
 
     def _lose_unborn(self, script: Script) -> None:
         """Reports a script that has ended before it joined."""

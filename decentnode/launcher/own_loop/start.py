@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,10 +13,10 @@ from typing import Any, TextIO
 import torch
 
 from decentnode.communication.launcher_link.attachment import Refusal
-from decentnode.core.process_setup import check_kernel, default_threads
+from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
-from decentnode.errors import BadInput, DecentnodeError, ExitCode
+from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
@@ -67,13 +68,14 @@ def serve_scripts(
         )
         return launcher.run()
     except DecentnodeError as error:
-        server.refuse_all(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
+        server.dismiss(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
         raise
     except BaseException as error:
-        server.refuse_all(Refusal(f"the launcher has failed: {error!r}"))
+        how = "was stopped" if isinstance(error, SystemExit) else f"has failed: {error!r}"
+        server.dismiss(Refusal(f"the launcher {how}"))
         raise
     finally:
-        server.close()
+        server.dismiss(Refusal("the run has ended"))
 
 
 def script_command(script: Sequence[str]) -> list[str]:
@@ -104,14 +106,21 @@ def starter(
     return start
 
 
+def exit_by_signals() -> None:
+    """Has signals that stop runs end this process as `sys.exit` does: there is no run, but there are scripts."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
+
+    for signum in signals_that_stop():
+        signal.signal(signum, end)
+
+
 def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     """Waits for the scripts, which may still save their models; returns the exit code of all together."""
-    try:
-        codes = server.wait_for_scripts()
-    except KeyboardInterrupt:
-        server.kill_scripts()
-        server.wait_for_scripts()
-        return ExitCode.INTERRUPTED
+    # The launcher's handlers ask for the end of a run that has ended.
+    exit_by_signals()
+    codes = server.wait_for_scripts()
     failed = [(rank, ended) for rank, ended in enumerate(codes) if ended]
     if failed and code == ExitCode.OK:
         rank, ended = failed[0]
@@ -134,6 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     if int(machines) == 1:
         mapping = {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": nodes}]}
     with Path(log).open("a") if log else contextlib.nullcontext(sys.stdout) as output:
+        sys.stdout = output
         try:
             return int(serve_scripts(server, mapping, float(deadline), lambda _: LiveConsole(output)))
         except DecentnodeError as error:

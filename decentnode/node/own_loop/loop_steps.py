@@ -70,6 +70,12 @@ class LoopSteps(LocalSteps):
         shared = [tensor for entry, tensor in tensors if not (entry.is_buffer or entry.is_personal)]
         if adjusts and self._are_parameters and not all(id(tensor) in trained for tensor in shared):
             raise BadInput(f"{self._place}: the optimizer has not all parameters that are shared")
+        own = [id(tensor) for tensor in shared if tensor.requires_grad]
+        if own and not self.optimizers and self._are_parameters and trained.isdisjoint(own):
+            raise BadInput(
+                f"{self._place}: the optimizer has none of the parameters that are shared; make it of the model "
+                "that joins"
+            )
         if not self.optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, before_step))
             optimizer.register_step_post_hook(lambda *_: self._after_step())
