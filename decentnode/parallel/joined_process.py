@@ -392,7 +392,7 @@ def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | Non
 
 
 def connected(place: RankPlace, members: int, seconds: float, quiet: bool) -> socket.socket:
-    """Returns a connection to the launcher of this machine, which the first rank starts; raises StartError."""
+    """Returns a connection to this machine's launcher, which the first rank starts; raises StartError."""
     path = os.environ.get(LAUNCHER)
     if path:
         return attachment.connect(Path(path), 0.0)

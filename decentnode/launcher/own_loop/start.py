@@ -96,18 +96,23 @@ def starter(
             "DECENTNODE_RANK": str(first_rank + local_rank), "DECENTNODE_SIZE": str(size),
             "DECENTNODE_LOCAL_RANK": str(local_rank), "DECENTNODE_LOCAL_SIZE": str(local_size),
         }  # fmt: skip
-        with logs(local_rank).open("ab") as log:
-            return subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                # A Ctrl-C of the terminal reaches the launcher alone, which ends the run after a round.
-                start_new_session=True,
-            )  # fmt: skip
+        # A script that is started again by a thread of the launcher must not inherit what that blocks.
+        blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        try:
+            with logs(local_rank).open("ab") as log:
+                return subprocess.Popen(
+                    command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                    # A Ctrl-C of the terminal reaches the launcher alone, which ends the run after a round.
+                    start_new_session=True,
+                )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     return start
 
 
 def exit_by_signals() -> None:
-    """Has signals that stop runs end this process as `sys.exit` does: there is no run, but there are scripts."""
+    """Has signals that stop runs end this process as `sys.exit` does: while there are scripts, and no run."""
 
     def end(number: int, _: object) -> None:
         raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
