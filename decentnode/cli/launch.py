@@ -16,7 +16,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError
 
 if TYPE_CHECKING:
-    pass
+    from decentnode.launcher.own_loop.script_server import ScriptServer
 
 LAST_LINES = 20
 """Lines that are shown of the output of a script that has failed before the run."""
@@ -80,7 +80,8 @@ def launch(
         try:
             code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem, resume=resume)
         except DecentnodeError as error:
-            _show_ends(folder)
+            if not isinstance(error, BadInput):
+                _show_end(folder, server)
             code = explain(error)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait_for_scripts(Timeouts.script_end)
@@ -148,10 +149,12 @@ def _parsed(values: list[str] | tuple[()]) -> dict[str, Any]:
     return parsed
 
 
-def _show_ends(folder: Path) -> None:
-    """Shows what scripts have written last, which no run's directory has."""
-    for log in sorted(folder.glob("*.log")):
-        lines = log.read_text(errors="replace").splitlines()
-        if lines:
-            print(f"--- local rank {log.stem}", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
-            break
+def _show_end(folder: Path, server: "ScriptServer") -> None:
+    """Shows what a script has written last, which no run's directory has: of one that has failed, if any."""
+    scripts = server.scripts.values()
+    failed = [script.local_rank for script in scripts if script.process and script.process.poll()]
+    for rank in [*failed, *(script.local_rank for script in scripts)]:
+        log = folder / f"{rank}.log"
+        if log.is_file() and (lines := log.read_text(errors="replace").splitlines()):
+            print(f"--- local rank {rank}", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
+            return

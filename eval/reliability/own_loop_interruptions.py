@@ -175,7 +175,7 @@ class Running:
             options += ["--kind", case.kind, "--when", case.when, "--victim", str(case.victim),
                         "--at", str(case.at)]  # fmt: skip
         if case.signals and not undisturbed:
-            options += ["--seconds", "0.03"]
+            options += ["--seconds", "0.06"]
         if case.attempts:
             # The others are still at it when it comes back.
             options += ["--seconds", "0.1"]
@@ -262,7 +262,8 @@ class Running:
             documented = (*documented, 0)
         if case.how == "launch" and code not in documented:
             outcome.wrong.append(f"exit code {code}, not {documented}")
-        text = self.output.read_text(errors="replace")
+        # What was stopped at once has written nothing.
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
         logs = [path.read_text(errors="replace") for path in sorted((self.folder / "run").glob("logs/*.log"))]
         outcome.text = "\n".join([text, *logs])
         for strange in ("never awaited", "was destroyed but", "Exception ignored", "Segmentation", "Fatal"):

@@ -92,9 +92,7 @@ class ScriptServer:
                 if fd in pidfds:
                     code = pidfds[fd].process.wait()  # type: ignore[union-attr]
                     local_rank = pidfds[fd].local_rank
-                    raise StartError(
-                        f"the script of local rank {local_rank} {how_it_ended(code)} before it joined"
-                    )
+                    raise StartError(f"local rank {local_rank}: {how_it_ended(code)} before it joined")
                 self._accept()
         return self._pending[0][1]
 
@@ -328,7 +326,7 @@ class ScriptServer:
         if self._positions and script.local_rank < len(self._positions):
             position = self._positions[script.local_rank]
             for rank in self._context.experiment.processes[position].ranks:
-                self._report(Failed(rank, f"its script {how_it_ended(code)} before it joined"))
+                self._report(Failed(rank, f"{how_it_ended(code)} before it joined"))
             self._report(Exited(position, code or int(ExitCode.FAILED)))
 
     def _may_start_again(self, position: int) -> bool:

@@ -130,8 +130,7 @@ def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     if failed and code == ExitCode.OK:
         rank, ended = failed[0]
         print_line(
-            f"after the run, the script of local rank {rank} {how_it_ended(ended)} "
-            f"({counted(len(failed), 'script')} failed)"
+            f"local rank {rank}: {how_it_ended(ended)} after the run ({counted(len(failed), 'script')} failed)"
         )
         return ExitCode.FAILED
     return code
