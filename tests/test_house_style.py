@@ -261,7 +261,9 @@ LAYERS: dict[str, dict[str, set[str]]] = {
     "around a run": {
         "results": GROUND
         | {"config", "models", "communication", "graph", "formats", "launcher", "cli", "api"},
-        "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
+        "parallel": GROUND
+        | {"launcher", "node", "training", "config", "formats", "communication", "mapping"}
+        | {"sharing", "graph", "models", "datasets"},
         "decent_dp": GROUND | {"parallel", "training", "graph"},
         "attacks": GROUND
         | {"sharing", "transforms", "graph", "training", "models", "datasets", "config", "node", "launcher"}
@@ -438,6 +440,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "recovery", "report", "state",
         },
         "start": {"cluster", "launcher", "preflight", "recovery", "report"},
+        "own_loop": {"cluster", "launcher", "preflight", "processes", "recovery", "report"},
     },
 }  # fmt: skip
 """Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ LAST_LINES = 20
 def launch(
     script: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT [ARGUMENT ...]", help="A script that calls decentnode.join."),
+        typer.Argument(metavar="SCRIPT", help="A script that calls decentnode.join, and its arguments."),
     ],
     nodes: Annotated[
         int | None,
@@ -33,14 +34,16 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A configuration for joins that name none.", autocompletion=complete_config),
+        typer.Option(
+            metavar="FILE", help="A configuration for joins that name none.", autocompletion=complete_config
+        ),
     ] = None,
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change values of the file.")
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="The directory of a run that its checkpoints continue.")
+        Path | None, typer.Option(metavar="RUN", help="The directory of a run that its checkpoints continue.")
     ] = None,
     start_deadline: Annotated[
         float, typer.Option(help="Seconds until the first script has to join.")
@@ -96,13 +99,12 @@ def launch(
 
 
 def _machines(
-    config: Path | None, nodes: int | None, values: list[str] | tuple[()]
+    config: Path | None, nodes: int | None, values: Sequence[str]
 ) -> tuple[dict[str, Any], int, int, int]:
     """Returns the mapping, the first rank of this machine, how many it has, and how many there are."""
     from decentnode.config.loader import load_plugin
     from decentnode.config.shipped import find_config
     from decentnode.core.registry import GRAPHS, MAPPINGS
-    from decentnode.launcher.cluster.scheduler import this_machine  # noqa: F401
     from decentnode.mapping.job import job_of_one_task
 
     path = None
@@ -112,7 +114,7 @@ def _machines(
             raise BadInput(f"{config}: no such configuration; see `decentnode list configs`")
     machine = next((int(value[8:]) for value in values if value.startswith("machine=")), None)
     if path is not None and _has(path, "mapping"):
-        mapping = load_plugin(path, "mapping", MAPPINGS).make()
+        mapping = load_plugin(path, "mapping", MAPPINGS, "linear").make()
         index = mapping.find_machine() if machine is None else machine
         local = mapping.machines[index].nodes
         if nodes is not None and nodes != local:
@@ -136,7 +138,7 @@ def _has(path: Path, section: str) -> bool:
     return extends.read(path).value.get(section) is not None
 
 
-def _parsed(values: list[str] | tuple[()]) -> dict[str, Any]:
+def _parsed(values: Sequence[str]) -> dict[str, Any]:
     """Returns the values of --set by dotted key."""
     import yaml
 

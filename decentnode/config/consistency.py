@@ -23,6 +23,7 @@ from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.graph.strength import are_points
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.gradient_sync import GradientSync
@@ -280,10 +281,8 @@ def _strength(
     key = ("sharing", "mixing_strength")
     if mixing_strength == 1:
         return
-    if isinstance(mixing_strength, tuple):
-        rounds = [round for round, _ in mixing_strength]
-        if not rounds or rounds != sorted(set(rounds)):
-            yield Defect(key, "must have pairs of round and number, in the order of their rounds")
+    if isinstance(mixing_strength, tuple) and not are_points(mixing_strength):
+        yield Defect(key, "must have pairs of round and number, in the order of their rounds")
     if not sharing.promises.takes_strength:
         remedy = "; its gamma is such a factor" if hasattr(sharing, "gamma") else ""
         yield Defect(key, f"the equations of {name_of(sharing)} hold for W alone{remedy}; leave it out")

@@ -43,10 +43,10 @@ def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Se
     return understand(extends.read(source), overrides)
 
 
-def load_plugin(path: str | Path, key: str, registry: Registry) -> Plugin:
+def load_plugin(path: str | Path, key: str, registry: Registry, default: str = "") -> Plugin:
     """Returns a plug-in in a configuration, whatever the other sections name; raises ConfigError."""
     document = extends.read(path)
-    plugin = PluginParser(document, Path(document.file).resolve().parent).plugin((key,), registry)
+    plugin = PluginParser(document, Path(document.file).resolve().parent).plugin((key,), registry, default)
     document.raise_any()
     assert plugin is not None, "otherwise there is a defect"
     return plugin

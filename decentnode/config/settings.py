@@ -20,7 +20,7 @@ from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
-from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
+from decentnode.graph.strength import StrengthMixing, relative_strength
 from decentnode.options import (
     Effect,
     NonNegative,
@@ -321,6 +321,10 @@ class Settings:
     """When each node is saved, so that the run can be resumed."""
     records: RecordSettings = RecordSettings()
     """What is recorded in addition to the numbers of each round."""
+    after_round: Annotated[tuple[Plugin, ...], Named(registry.AFTER_ROUND)] = option((), changes="nothing")
+    """Functions of your own, as `module:function`, called after each evaluation with the round (from 0) and
+    the means of its metrics; the run ends where one returns true.
+    """
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
     """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
@@ -350,9 +354,7 @@ class Settings:
         if a == "learning_rate":
             rates = rates_of(self.training.optimizer, self.training.scheduler, self.rounds)
             return StrengthMixing(rule, relative_strength(rates))
-        if isinstance(a, tuple):
-            return StrengthMixing(rule, linear_strength(a))
-        return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+        return rule if a == 1 else StrengthMixing(rule, a)
 
     @property
     def rounds_text(self) -> str:

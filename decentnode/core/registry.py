@@ -381,6 +381,8 @@ DISTRIBUTIONS = Registry(
 SLOWDOWNS = Registry(
     "slowdown", "decentnode.training.pace", "decentnode.training.pace:Slowdown", key="distribution"
 )
+AFTER_ROUND = Registry("after_round", "decentnode.errors", functions=True, given=2)
+"""Functions of users alone, which are called with a round and its metrics."""
 LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (

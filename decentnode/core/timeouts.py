@@ -24,6 +24,10 @@ class Timeouts:
     stop_deadline: float
     """A graceful stop until nodes are killed; inf: only those that hang (`hung_process`)."""
 
+    join: ClassVar[float] = 60.0
+    """All ranks of a run of scripts to join, where `failures.start_deadline` says nothing else."""
+    thread_check: ClassVar[float] = 0.1
+    """Seconds between two looks whether a thread that has joined still lives."""
     attach: ClassVar[float] = 10.0
     """A message of a script that joins, once it has connected."""
     script_end: ClassVar[float] = 5.0

@@ -4,6 +4,7 @@ While peers still read the slot that was sent, the mix is written into the other
 become views of that. So a vector that is sent from where it was trained is never copied.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -235,12 +236,12 @@ class ModuleTensors:
         self.vector: Vector | None = None
         """The vector whose turn it is."""
         self._locations = [
-            _location(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries
+            location(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries
         ]
         self.tensors = self.find_tensors()
         in_vector = {entry.name for entry in layout.entries}
         self._unmixed_locations = [
-            _location(module, name, is_buffer=True)
+            location(module, name, is_buffer=True)
             for name, _ in module.named_buffers(remove_duplicate=False)
             if name not in in_vector
         ]
@@ -292,35 +293,62 @@ class ModuleTensors:
             tensors[key] = buffer
 
 
-def _location(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Tensor | None], str]:
+def location(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Tensor | None], str]:
     """The dictionary of a module in which a tensor is, and its key there."""
     path, _, key = name.rpartition(".")
     part = module.get_submodule(path)
     return (part._buffers if is_buffer else part._parameters), key  # type: ignore[return-value]
 
 
-class Vector:
-    """The values of one node's model, flat; the module's tensors are views of them while it is attached."""
+class TwoSlots(ABC):
+    """The values of tensors of a module, flat, in two slots used in turn."""
+
+    def __init__(self, layout: ParameterLayout, slots: tuple[Tensor, Tensor]) -> None:
+        """Both slots are 1-D float tensors of `layout.numel`."""
+        self.layout = layout
+        self._slots = slots
+        self._slot = 0
+        self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
+
+    @property
+    def values(self) -> Tensor:
+        """The current slot, shape (d,)."""
+        return self._slots[self._slot]
+
+    @property
+    def spare(self) -> Tensor:
+        """The slot for the next mix, shape (d,); its content is undefined."""
+        return self._slots[1 - self._slot]
+
+    def flip(self) -> None:
+        """Makes the spare slot the current one."""
+        self._slot = 1 - self._slot
+        self.show()
+
+    @abstractmethod
+    def show(self) -> None:
+        """Gives the module the values of the current slot."""
+
+
+class Vector(TwoSlots):
+    """The values of one node's model; the module's tensors are views of them while it is attached."""
 
     def __init__(
         self, module_tensors: ModuleTensors, slots: tuple[Tensor, Tensor], aside: Tensor | None = None
     ) -> None:
-        """Copies the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`.
+        """Copies the module's values into `slots[0]`.
 
         Attaches itself. Vectors that share a module are all made before the first of them changes. `aside`:
         memory for the copy that is trained instead of the model, by default made when it is needed.
         """
-        self.layout = layout = module_tensors.layout
+        super().__init__(module_tensors.layout, slots)
         self.module = module_tensors.module
         """The module whose tensors are views of it, while it is attached."""
         self._module_tensors = module_tensors
-        self._slots = slots
-        self._slot = 0
         self._aside: Tensor | None = None
         self._is_aside = False
         if aside is not None:
             self._set_aside(aside)
-        self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self._buffers: list[Tensor | None] = []
         """Those that are not in the vector, while another vector is attached."""
         for tensor, view in zip(module_tensors.tensors, self._views[0], strict=True):
@@ -330,16 +358,6 @@ class Vector:
         else:
             self._buffers = module_tensors.unmixed_buffers()
         self.attach()
-
-    @property
-    def values(self) -> Tensor:
-        """The current model, shape (d,)."""
-        return self._slots[self._slot]
-
-    @property
-    def spare(self) -> Tensor:
-        """The slot for the next mix, shape (d,); its content is undefined."""
-        return self._slots[1 - self._slot]
 
     @property
     def shared(self) -> Tensor:
@@ -408,21 +426,10 @@ class Vector:
                 raise RunFailed.at(
                     "model", f"a step replaces the parameter '{entry.name}' by another one; write to its data"
                 )
-            if tensor is None or tensor.shape != view.shape or tensor.dtype != view.dtype:
-                has = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-                began = f"{view.dtype} of shape {tuple(view.shape)}"
+            if misfit := adopt(tensor, view):
                 remedy = "; leave training.mix_buffers out" if entry.is_buffer else ""
-                raise RunFailed.at(
-                    "model", f"'{entry.name}' began as {began}, and is {has} after a step{remedy}"
-                )
-            view.copy_(tensor.detach())
-            tensor.data = view
+                raise RunFailed.at("model", f"'{entry.name}' {misfit} after a step{remedy}")
             tensors[index] = tensor
-
-    def flip(self) -> None:
-        """Makes the spare slot the model."""
-        self._slot = 1 - self._slot
-        self._update_views()
 
     def step_aside(self) -> None:
         """Makes a copy of the model the one that is trained; `values` does not change."""
@@ -430,7 +437,7 @@ class Vector:
             self._set_aside(torch.empty_like(self.values))
         self._aside.copy_(self.values)  # type: ignore[union-attr]
         self._is_aside = True
-        self._update_views()
+        self.show()
 
     @property
     def active(self) -> tuple[int, bool]:
@@ -444,7 +451,7 @@ class Vector:
         """
         if self.active != (slot, is_aside):
             self._slot, self._is_aside = slot, is_aside
-            self._update_views()
+            self.show()
 
     def rejoin(self, own_weight: float, adjust_change: Callable[[Tensor], None] | None = None) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
@@ -470,9 +477,25 @@ class Vector:
     def _active_views(self) -> list[Tensor]:
         return self._views_aside if self._is_aside else self._views[self._slot]
 
-    def _update_views(self) -> None:
+    def show(self) -> None:
+        """Makes the module's tensors views of the current slot, or of the trained copy, if it is attached."""
         if self._module_tensors.vector is self:
             self._module_tensors.set_views(self._active_views())
+
+
+def adopt(tensor: Tensor | None, view: Tensor) -> str:
+    """Copies a tensor that has got other memory into its view, and makes it that view again.
+
+    Returns how they differ where the tensor no longer fits.
+    """
+    began, now = (
+        "none" if x is None else f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in (view, tensor)
+    )
+    if tensor is None or now != began:
+        return f"began as {began}, and is {now}"
+    view.copy_(tensor.detach())
+    tensor.data = view
+    return ""
 
 
 def is_finite(x: Tensor) -> bool:
@@ -486,6 +509,17 @@ def first_not_finite(x: Tensor) -> tuple[int, float] | None:
         return None
     index = int((~x.isfinite()).nonzero()[0])
     return index, float(x[index])
+
+
+def describe_not_finite(x: Tensor, layout: ParameterLayout | None = None, start: int = 0) -> str:
+    """Returns the first element that is not finite, and whose it is; empty where all are finite.
+
+    `layout`: that of the vector in which `x` begins at `start`, where there is one.
+    """
+    if (found := first_not_finite(x)) is None:
+        return ""
+    index, value = found[0] + start, found[1]
+    return f"{value} in {layout.name_at(index) if layout else f'element {index}'}"
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

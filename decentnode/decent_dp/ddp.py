@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from decentnode.decent_dp.topo import EdgeGraph, TopologyReg
 from decentnode.errors import RunFailed
+from decentnode.graph.strength import at_strength
 from decentnode.parallel import module as wrapper
 from decentnode.parallel.bucket_optimizers import Factory
 from decentnode.parallel.mixture import MixInput
@@ -154,7 +155,7 @@ class DecentralizedDataParallel(wrapper.DecentralizedDataParallel):
         total = torch.zeros_like(mix_input.own)
         for j in edge.ranks:
             total.add_(mix_input.own if j == self.rank else mix_input.received[j], alpha=edge.share)
-        for entry, parameter in zip(bucket.bucket.entries, bucket.tensors, strict=True):
+        for entry, parameter in zip(bucket.layout.entries, bucket.tensors, strict=True):
             parameter.comm_buffer = entry.view(total)  # type: ignore[attr-defined]
         hook: Callable[[Any, float], None] = optimizer.pre_average_hook  # type: ignore[attr-defined]
         hook(edge, edge.weight)
@@ -162,7 +163,8 @@ class DecentralizedDataParallel(wrapper.DecentralizedDataParallel):
             # a total + ((1 - a) + a (w - share)) x_i, where the sum stands for the received model of one.
             a, peer = self.options.strength(mix_input.step), next(iter(mix_input.received))
             mix_input.received = {peer: total}
-            mix_input.weights = {self.rank: (1 - a) + a * (edge.weight - edge.share), peer: a}
+            weights = {self.rank: edge.weight - edge.share, peer: 1.0}
+            mix_input.weights = at_strength(a, weights, self.rank)
 
 
 __all__ = ["LR_SCHEDULER_FN_TYPE", "OPTIM_FN_TYPE", "DecentralizedDataParallel"]

@@ -1,6 +1,6 @@
 """The metrics of an evaluation, by name; the first of a run is its headline metric."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, isfinite
 
 import msgspec
@@ -103,6 +103,17 @@ TRAIN_LOSS = Metric("train_loss", higher_is_better=False)
 """The training loss of a round, which every evaluation has in addition to the metrics of the run."""
 DISTANCE = "consensus_distance"
 """The name by which plots know the consensus distance, which is no metric of a model."""
+
+
+def logged_metrics(names: Iterable[str]) -> tuple[Metric, ...]:
+    """Returns the metrics that a script has logged under these names; those of classification without any.
+
+    Of a name that is not known, only its words tell which direction is better.
+    """
+    known = {metric.name: metric for metric in CLASSIFICATION}
+    lower = ("loss", "error", "perplexity", "mse", "mae", "distance")
+    found = (known.get(n) or Metric(n, not any(word in n.lower() for word in lower)) for n in names)
+    return tuple(found) or CLASSIFICATION
 
 
 def chosen_metric(metrics: Sequence[Metric], name: str | None) -> Metric | None:

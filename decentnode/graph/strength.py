@@ -1,24 +1,52 @@
-"""Mixing weights of a given strength."""
+"""The mixing strength a, and weights of that strength."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import Mixing, Weights
 
-Strength = Callable[[int], float]
-"""Returns the strength a of a round, from 0 to 1."""
+Strength = float | Sequence[tuple[int, float]] | Callable[[int], float]
+"""The strength a, from 0 to 1: a number, points (round, a) with straight lines between, or a function."""
 
 
-def linear_strength(points: Sequence[tuple[int, float]]) -> Strength:
-    """The strength through points (round, a), in the order of their rounds: linear between, then constant."""
-    rounds, strengths = zip(*points, strict=True)
-    return lambda round: float(np.interp(round, rounds, strengths))
+def is_share(a: Any) -> bool:
+    """Whether it is a number from 0 to 1, also one of numpy or torch."""
+    is_number = isinstance(a, Real) or prod(getattr(a, "shape", (0,))) == 1
+    return is_number and 0 <= float(a) <= 1
 
 
-def relative_strength(rates: Sequence[float]) -> Strength:
+def are_points(points: Any) -> bool:
+    """Whether these are pairs (round, a), in the order of their rounds."""
+    if not isinstance(points, Sequence) or not points:
+        return False
+    if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[0], int) for p in points):
+        return False
+    rounds = [round for round, _ in points]
+    return rounds == sorted(set(rounds)) and all(is_share(a) for _, a in points)
+
+
+def strength_in(round: int, strength: Strength) -> float:
+    """Returns the strength in a round; before the first point and after the last one it is constant."""
+    if callable(strength):
+        return strength(round)
+    if isinstance(strength, Sequence):
+        rounds, strengths = zip(*strength, strict=True)
+        return float(np.interp(round, rounds, strengths))
+    return strength
+
+
+def at_strength(a: float, weights: Weights, rank: int) -> Weights:
+    """Returns row `rank` of (1 - a) I + a W, given that of W."""
+    return weights if a == 1 else {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
+
+
+def relative_strength(rates: Sequence[float]) -> Callable[[int], float]:
     """The learning rate of each round, divided by the largest of them; after the last round that of it.
 
     So models stay as far from each other as at large rates (Wang and Johansson, 2026, DSGD-AC).
@@ -36,7 +64,10 @@ class StrengthMixing(Mixing):
 
     mixing: Mixing
     strength: Strength
-    static: bool = False  # type: ignore[misc]
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return isinstance(self.strength, Real)
 
     @property
     def symmetric(self) -> bool:  # type: ignore[override]
@@ -49,7 +80,5 @@ class StrengthMixing(Mixing):
         return replace(self, mixing=self.mixing.of_part(graph))
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
-        weights, a = self.mixing.incoming(graph, rank, round), self.strength(round)
-        if a == 1:
-            return weights
-        return {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
+        weights = self.mixing.incoming(graph, rank, round)
+        return at_strength(strength_in(round, self.strength), weights, rank)

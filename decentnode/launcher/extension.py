@@ -1,10 +1,13 @@
 """What layers around the core add to a run beside its nodes: classes, registered for the hook `run`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from decentnode.errors import explained
+from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.experiment import Experiment
 
@@ -16,7 +19,7 @@ LogEvent = Callable[[str, str], object]
 class RunExtension:
     """Works beside the nodes of one machine, as writers and attacks do; this one does nothing.
 
-    The launcher calls the methods in the order below, `more_rows`, `check` and `is_busy` repeatedly. What
+    The launcher calls the methods in the order below, `after_round`, `check` and `is_busy` repeatedly. What
     fails is an event, and never ends the run.
     """
 
@@ -35,8 +38,9 @@ class RunExtension:
     def begin(self) -> None:
         """Begins: `run.json` is written, and `evaluations.jsonl` has what it keeps of an earlier start."""
 
-    def more_rows(self) -> None:
-        """Takes notice of further rows in `evaluations.jsonl`."""
+    def after_round(self, row: EvaluationRow) -> bool:
+        """Takes notice of a row of `evaluations.jsonl`; returns whether the run is to end."""
+        return False
 
     def check(self) -> None:
         """Reports in one line each process that has ended before its time."""
@@ -61,3 +65,30 @@ class RunExtension:
     def closing_lines(self) -> Iterator[tuple[str, str]]:
         """Yields lines for the table at the end, as name and value: some evaluation has been written."""
         yield from ()
+
+
+class UserFunctions(RunExtension):
+    """Calls the functions of `after_round`, on machine 0."""
+
+    def __post_init__(self) -> None:
+        self._functions = [] if self.machine else [*self.experiment.settings.after_round]
+
+    def after_round(self, row: EvaluationRow) -> bool:
+        means = {name: fmean(known) for name in row.metrics if (known := _known(row.values(name)))}
+        if known := _known(row.values("train_loss")):
+            means["train_loss"] = fmean(known)
+        if row.consensus_distance is not None:
+            means["consensus_distance"] = row.consensus_distance
+        ends = False
+        for plugin in [*self._functions]:
+            try:
+                ends = bool(plugin.cls(row.round, dict(means), **plugin.options)) or ends
+            except Exception as error:  # whatever a function of the user's raises
+                self._functions.remove(plugin)
+                text = f"{plugin.name} is not called again: {explained(error)}"
+                self.log_event("after_round", text)
+        return ends
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

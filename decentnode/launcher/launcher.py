@@ -38,7 +38,7 @@ from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.cluster.base import Cluster, OneMachine
 from decentnode.launcher.cluster.graceful_stop import GracefulStop
 from decentnode.launcher.cluster.several_machines import SeveralMachines
-from decentnode.launcher.extension import RunExtension
+from decentnode.launcher.extension import RunExtension, UserFunctions
 from decentnode.launcher.monitoring.incidents import Incidents
 from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.monitor import RunMonitor
@@ -131,7 +131,7 @@ class Launcher:
         self._peer_service_process: ChildProcess | None = None
         self._extensions: list[RunExtension] = [
             extension(experiment, machine, self.run_dir, self._run_state.lock, log_event=self._degrade)
-            for extension in hooks.found("run").values()
+            for extension in (UserFunctions, *hooks.found("run").values())
         ]
 
         # The parts, which receive reports and messages in the order in which they register.
@@ -530,9 +530,14 @@ class Launcher:
         rows = self.evaluations.complete(expected, observed, unanswered)
         for row in rows:
             self.console.evaluated(row)
+            # Each sees each row, whatever another one wants.
+            ends = [extension.after_round(row) for extension in self._extensions]
+            if any(ends) and not self.machine and self.membership.active and not self._is_ending():
+                self._event_log.log(
+                    "after_round", f"the run ends after round {row.round + 1}", round=row.round
+                )
+                self._graceful_stop.finish(row.round)
         if rows:
-            for extension in self._extensions:
-                extension.more_rows()
             self._look_at_target(rows)
 
     def _look_at_target(self, rows: Collection[EvaluationRow]) -> None:
@@ -555,8 +560,9 @@ class Launcher:
         self._end_is_logged = True
         if self._target is not None and self._target.reached is None:
             self._target.reached = reached
-        text = f"all nodes end after round {last + 1}, because round {reached + 1} has reached the target"
-        self._event_log.log("target", text, round=reached)
+        kind, why = ("after_round", "as after_round asked for") if self._target is None else ("target", "")
+        why = why or f"because round {reached + 1} has reached the target"
+        self._event_log.log(kind, f"all nodes end after round {last + 1}, {why}", round=reached)
 
     # After the last round.
 

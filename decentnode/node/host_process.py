@@ -338,16 +338,16 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
     """
     if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
         await clock.sleep(ahead)
-    steps, beside = node.local_steps, None
+    steps, loop = node.local_steps, None
     if isinstance(steps, LoopSteps):
-        beside = asyncio.create_task(_run_loop(node, steps, fork_context))
+        loop = asyncio.create_task(_run_loop(node, steps, fork_context))
     try:
         return await run_participant(node, fork_context)
     finally:
         node.training.reducer.close()
-        if beside is not None and isinstance(steps, LoopSteps):
+        if loop is not None and isinstance(steps, LoopSteps):
             steps.turn.end()
-            await beside
+            await loop
 
 
 async def run_participant(participant: Participant, fork_context: ForkContext) -> ExitCode:

@@ -75,7 +75,7 @@ def average_all(engine: MixingEngine) -> float:
     # The mean is written to the spare slots, where neighbors may still read the last model.
     exchanges.settle(range(len(blocks)))
     for i, block in enumerate(blocks):
-        if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent
+        if not (block.layout.is_buffers and i in launched):  # which are being mixed as they were sent
             block.adopt_replaced()
     living = exchanges.living()
     check_finite(blocks, exchanges, living)
@@ -94,7 +94,7 @@ def average(bucket: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int
     rank is lost meanwhile, its share keeps this rank's own values, with a warning.
     """
     shares, means = _shares(bucket.values, living), _shares(bucket.spare, living)
-    layout = dense_layout(shares[living[0]].numel(), bucket.bucket.dtype)
+    layout = dense_layout(shares[living[0]].numel(), bucket.layout.dtype)
     rank, others = exchanges.rank, [j for j in living if j != exchanges.rank]
     takes_part = rank in shares
     outgoing = {j: Payload.dense(shares[j]) for j in others} if takes_part else {}
@@ -137,6 +137,6 @@ def distance(buckets: Sequence[BucketMemory]) -> float:
     squares = [
         float((block.values.double() - block.spare.double()).square().sum())
         for block in buckets
-        if not block.bucket.is_buffers
+        if not block.layout.is_buffers
     ]
     return math.sqrt(math.fsum(squares))

@@ -31,7 +31,7 @@ class BucketOptimizer:
     ) -> None:
         named = [
             (entry.name, tensor)
-            for entry, tensor in zip(bucket.bucket.entries, bucket.tensors, strict=True)
+            for entry, tensor in zip(bucket.layout.entries, bucket.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         ]
         self.optimizer = _made(factory, named)

@@ -8,12 +8,13 @@ follows from the module alone, so all ranks use the same order without communica
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from decentnode.core.payload import Payload
-from decentnode.core.vector import Entry, has_mean
+from decentnode.core.vector import Entry, ParameterLayout, TwoSlots, adopt, has_mean, location
 from decentnode.errors import BadInput
 
 ALIGNMENT = 64
@@ -23,23 +24,20 @@ LEAST_BYTES = 1 << 16
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class Bucket:
+@dataclass(frozen=True, kw_only=True)
+class Bucket(ParameterLayout):
     """The tensors of a bucket, and their places in a slot; offsets count elements of `dtype`."""
 
-    dtype: torch.dtype
     start: int
     """The first byte of the bucket in a slot."""
-    entries: tuple[Entry, ...]
-    numel: int
-    """Includes the gaps between the tensors, which are zero on all ranks and stay zero."""
-    is_buffers: bool = False
+    is_buffers: bool
     """Whether it holds copies of buffers; a forward pass may write to the buffers themselves at any time."""
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the bucket in a slot."""
-        return self.numel * self.dtype.itemsize
+    @cached_property
+    def numel(self) -> int:
+        """The length, with the gaps between the tensors, which are zero on all ranks and stay zero."""
+        last, size = self.entries[-1], self.dtype.itemsize
+        return _aligned((last.offset + last.shape.numel()) * size) // size
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def _bucket(tensors: list[tuple[str, Tensor]], start: int, is_buffers: bool) -> 
     for name, tensor in tensors:
         entries.append(Entry.of(name, tensor, offset, is_buffers, _is_channels_last(tensor)))
         offset += _aligned(entries[-1].shape.numel() * dtype.itemsize) // dtype.itemsize
-    return Bucket(dtype, start, tuple(entries), numel=offset, is_buffers=is_buffers)
+    return Bucket(tuple(entries), dtype, start=start, is_buffers=is_buffers)
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
@@ -138,47 +136,28 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class BucketMemory:
-    """One bucket in memory: two flat slots, and the module's tensors as views of one of them."""
+class BucketMemory(TwoSlots):
+    """One bucket in memory."""
+
+    layout: Bucket
 
     def __init__(self, bucket: Bucket, module: nn.Module, slots: tuple[Tensor, Tensor]) -> None:
         """Moves the tensors into the first slot; `slots` are bytes, long enough for all buckets."""
-        self.bucket = bucket
-        places = (entry.name.rpartition(".") for entry in bucket.entries)
-        self._places = [(module.get_submodule(path), key) for path, _, key in places]
+        end = bucket.start + bucket.nbytes
+        first, second = (slot[bucket.start : end].view(bucket.dtype).zero_() for slot in slots)
+        super().__init__(bucket, (first, second))
+        self._payloads = (Payload.dense(first), Payload.dense(second))
+        self._locations = [location(module, entry.name, entry.is_buffer) for entry in bucket.entries]
         self.tensors = self._current_tensors()
         self._changed = set[str]()
         """Names of buffers that no longer fit."""
-        end = bucket.start + bucket.nbytes
-        first, second = (slot[bucket.start : end].view(bucket.dtype) for slot in slots)
-        self._slots = (first, second)
-        self._payloads = (Payload.dense(first), Payload.dense(second))
-        self._views = [[entry.view(slot) for entry in bucket.entries] for slot in self._slots]
-        self._current = 0
-        first.zero_()
-        second.zero_()
         self.adopt_replaced()
         self.show()
 
     @property
-    def values(self) -> Tensor:
-        """The current slot, flat."""
-        return self._slots[self._current]
-
-    @property
-    def spare(self) -> Tensor:
-        """The slot that is written next, flat."""
-        return self._slots[1 - self._current]
-
-    @property
     def payload(self) -> Payload:
         """Returns `values` as a payload."""
-        return self._payloads[self._current]
-
-    def flip(self) -> None:
-        """Makes the spare slot the current one, and points the module to it."""
-        self._current = 1 - self._current
-        self.show()
+        return self._payloads[self._slot]
 
     def adopt_replaced(self, spare: bool = False) -> None:
         """Copies the tensors that are not views of the current slot, or the spare one, into it.
@@ -187,17 +166,15 @@ class BucketMemory:
         its rank. A parameter may have other memory through its `data`, as after torch's
         `vector_to_parameters`; afterwards it is a view again. Raises BadInput if it no longer fits.
         """
-        views = self._views[self._current ^ spare]
-        if self.bucket.is_buffers:
+        views = self._views[self._slot ^ spare]
+        if self.layout.is_buffers:
             self.tensors = self._current_tensors()
-        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
-            if self.bucket.is_buffers:
+        for entry, tensor, view in zip(self.layout.entries, self.tensors, views, strict=True):
+            if self.layout.is_buffers:
                 if self._fits(entry, tensor, view):
                     view.copy_(tensor.detach())
-            elif not tensor.is_set_to(view):
-                _check_fits(entry, tensor, view)
-                view.copy_(tensor.detach())
-                tensor.data = view
+            elif not tensor.is_set_to(view) and (misfit := adopt(tensor, view)):
+                raise BadInput(f"parameter '{entry.name}' {misfit}; wrap it again")
 
     def _fits(self, entry: Entry, buffer: Tensor | None, view: Tensor) -> bool:
         """Whether a buffer is exchanged; warns once where it no longer is."""
@@ -213,29 +190,17 @@ class BucketMemory:
         return False
 
     def _current_tensors(self) -> list[Tensor]:
-        return [getattr(part, key) for part, key in self._places]
+        return [tensors.get(key) for tensors, key in self._locations]  # type: ignore[misc]
 
     def show(self) -> None:
         """Points the module to the current slot: parameters are views of it, buffers get copies."""
-        views = self._views[self._current]
-        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
-            if self.bucket.is_buffers:
+        views = self._views[self._slot]
+        for entry, tensor, view in zip(self.layout.entries, self.tensors, views, strict=True):
+            if self.layout.is_buffers:
                 if self._fits(entry, tensor, view):
                     tensor.copy_(view)
             else:
                 tensor.data = view
-        if not self.bucket.is_buffers:
+        if not self.layout.is_buffers:
             # Makes a second backward through an old graph an error, as after any in-place change.
             torch.autograd.graph.increment_version(self.tensors)
-
-    def name_at(self, index: int) -> str:
-        """The name of the tensor with that element."""
-        names = [entry.name for entry in self.bucket.entries if entry.offset <= index]
-        return names[-1]
-
-
-def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
-    now, wrapped = ((x.dtype, tuple(x.shape), x.device) for x in (tensor, view))
-    if now != wrapped:
-        was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
-        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it again")

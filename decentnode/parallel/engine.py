@@ -20,6 +20,7 @@ from decentnode.core.vector import accumulator, is_finite
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
+from decentnode.graph.strength import at_strength
 from decentnode.parallel.bucket_optimizers import BucketOptimizer
 from decentnode.parallel.buckets import Bucket, BucketMemory
 from decentnode.parallel.exchange_queue import ExchangeQueue
@@ -53,7 +54,7 @@ class MixingEngine:
         """Whether a step has started and not ended: the other ranks wait for the rest of it."""
         self.joint = False
         """Whether all ranks announce in each step whether they have a batch for it."""
-        self.mixed = [i for i, b in enumerate(buckets) if not b.bucket.is_buffers or options.buffers == "mix"]
+        self.mixed = [i for i, b in enumerate(buckets) if not b.layout.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in order."""
         self._graph = graph
         self.has_means = self._agree_on_means()
@@ -120,7 +121,7 @@ class MixingEngine:
             self._adapt_while_combining(self.buckets[i], i, skip)
         else:
             self.buckets[i].adopt_replaced()
-            if not self.buckets[i].bucket.is_buffers:
+            if not self.buckets[i].layout.is_buffers:
                 self._make_step(i, skip)
             if self.exchanges.is_full:
                 self._combine_next()
@@ -189,18 +190,18 @@ class MixingEngine:
 
     def _launch(self, i: int, view: View) -> None:
         block = self.buckets[i]
-        if self._is_mean(block.bucket):
+        if self._is_mean(block.layout):
             # No rank reads the slots of such a block, so the spare one is free already.
             self.exchanges.launch_mean(i, block.values, block.spare)
         else:
             self.exchanges.launch(i, block.payload, view.targets, view.sources)
 
     def _adapt_while_combining(self, bucket: BucketMemory, i: int, skip: bool) -> None:
-        if self._is_mean(bucket.bucket):
+        if self._is_mean(bucket.layout):
             self._adapt_while_averaging(bucket, i, skip)
             return
         with self._mixture(bucket, i) as mixture:
-            if bucket.bucket.is_buffers:
+            if bucket.layout.is_buffers:
                 # The own buffer, changed by the forward pass, has the own weight, so that a variance stays
                 # positive.
                 bucket.adopt_replaced(spare=True)
@@ -254,7 +255,7 @@ class MixingEngine:
         # The first in flight, because a release acknowledges all exchanges before it.
         i = next(iter(self.exchanges.handles))
         block = self.buckets[i]
-        if self._is_mean(block.bucket):
+        if self._is_mean(block.layout):
             self._write_mix(block, self._mean(block, i))
             return
         with self._mixture(block, i) as mixture:
@@ -285,9 +286,7 @@ class MixingEngine:
     def _weighed(self, bucket: BucketMemory, inbox: Inbox) -> MixInput:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         rank, a = self._view.rank, self._strength
-        weights = live_weights(self._view.weights, rank, received)
-        if a != 1:
-            weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
+        weights = at_strength(a, live_weights(self._view.weights, rank, received), rank)
         mixture = MixInput(
             self.step, rank, dict(weights), own=bucket.values, received=received, bucket=bucket
         )

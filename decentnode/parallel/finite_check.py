@@ -9,7 +9,6 @@ from decentnode.core.payload import dense_layout
 from decentnode.core.vector import first_not_finite
 from decentnode.parallel.buckets import BucketMemory
 from decentnode.parallel.exchange_queue import ExchangeQueue
-from decentnode.parallel.mixture import not_finite
 
 VERDICT = dense_layout(3, torch.float64)
 """A rank's report: block, element, and a value of its model that is not finite."""
@@ -30,5 +29,5 @@ def check_finite(buckets: Sequence[BucketMemory], exchanges: ExchangeQueue, livi
     for j in living:
         place, index, value = verdicts.get(j, (0.0, 0.0, 0.0))
         if not math.isfinite(value):
-            name = buckets[int(place)].name_at(int(index))
-            raise exchanges.failure(ValueError(not_finite(j, value, name)))
+            name = buckets[int(place)].layout.name_at(int(index))
+            raise exchanges.failure(ValueError(f"rank {j}: its model is not finite: {value} in {name}"))

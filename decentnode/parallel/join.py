@@ -14,14 +14,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.core.process_setup import check_kernel
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
 from decentnode.parallel.joined_process import JoinedProcess, Member, note_uncaught_errors
 from decentnode.parallel.shared_model import Shared, TensorsOfLoop
 
-START_DEADLINE = 60.0
-"""Seconds for all ranks to join, where the arguments of `join` have no other."""
 _models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
 
 
@@ -92,7 +91,7 @@ def join(
     if steps_per_round is not None and isinstance(training, Mapping):
         values = {**values, "training": {**training, "steps_per_round": steps_per_round}}
     deadline = failures.get("start_deadline") if isinstance(failures, Mapping) else None
-    deadline = float(deadline) if isinstance(deadline, int | float) else START_DEADLINE
+    deadline = float(deadline) if isinstance(deadline, int | float) else Timeouts.join
     member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
     if rank is not None:
         node = _Group.of(place).join(member, name, values, deadline, quiet)

@@ -65,7 +65,6 @@ from decentnode.parallel.shared_model import TensorsOfLoop
 
 LAUNCHER = "DECENTNODE_LAUNCHER"
 """The variable with the socket of a launcher that has started this process."""
-THREAD_CHECK = 0.1
 _joined: dict[str, int] = {}
 
 
@@ -91,7 +90,6 @@ class JoinedProcess:
     context: ForkContext
     position: int
     host: NodeHost
-    schedule: tuple[()] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _codes: list[ExitCode] = field(default_factory=list)
     _is_closed: bool = False
@@ -298,7 +296,7 @@ class JoinedProcess:
                 if node is not None and not member.thread.is_alive() and not node.has_left:
                     error = _uncaught.get(member.thread)
                     node.leave(failed=error is not None, error=error)
-            time.sleep(THREAD_CHECK)
+            time.sleep(Timeouts.thread_check)
 
     def _note_end(self, code: ExitCode) -> None:
         """Closes the process's part when all of its nodes have ended."""

@@ -6,7 +6,7 @@ from math import isfinite
 
 from torch import Tensor
 
-from decentnode.core.vector import accumulator, first_not_finite
+from decentnode.core.vector import accumulator, describe_not_finite
 from decentnode.parallel.buckets import BucketMemory
 from decentnode.sharing.blocks.weighted_sum import in_pieces, weighted_sum
 
@@ -33,7 +33,7 @@ class MixInput:
 
     def named(self, rank: int) -> dict[str, Tensor]:
         """The tensors of a neighbor, or of this rank, by their names in the module."""
-        return {entry.name: entry.view(self._of(rank)) for entry in self.bucket.bucket.entries}
+        return {entry.name: entry.view(self._of(rank)) for entry in self.bucket.layout.entries}
 
     def write(self, out: Tensor) -> None:
         """Sets out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, if not finite."""
@@ -70,12 +70,5 @@ class MixInput:
     def _check_finite(self) -> None:
         """Raises ValueError for inputs that are not finite; large sums of finite values pass."""
         for j in self.weights:
-            values = self._of(j)
-            if defect := first_not_finite(values):
-                where = self.bucket.name_at(self.start + defect[0])
-                raise ValueError(not_finite(j, defect[1], where))
-
-
-def not_finite(rank: int, value: float, name: str) -> str:
-    """The text of an error about such a model."""
-    return f"rank {rank}: its model is not finite: {value} in {name}"
+            if found := describe_not_finite(self._of(j), self.bucket.layout, self.start):
+                raise ValueError(f"rank {j}: its model is not finite: {found}")

@@ -1,7 +1,7 @@
 """`DecentralizedDataParallel`: a module that is averaged with its neighbors' modules while it trains."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.graph.strength import Strength, is_share
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import all_buffers, set_buffer
 from decentnode.parallel import averaging
@@ -108,7 +109,7 @@ class DecentralizedDataParallel(nn.Module):
         if chosen.broadcast and rendezvous.size > 1:
             dense = [t for t in (*module.parameters(), *module.buffers()) if t.layout is torch.strided]
             averaging.broadcast(dense, endpoint.slots[1], exchanges)
-        trained = [b for b in blocks if not b.bucket.is_buffers]
+        trained = [b for b in blocks if not b.layout.is_buffers]
         optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
         self.optimizer = AllBuckets(optimizers, self._update)
         """All buckets' optimizers as one."""
@@ -192,12 +193,12 @@ class DecentralizedDataParallel(nn.Module):
         return self._engine.options
 
     @property
-    def mixing_strength(self) -> float | Callable[[int], float]:
+    def mixing_strength(self) -> Strength:
         """The factor a of (1 - a) x + a W x; may be changed between steps, to the same value on all ranks."""
         return self.options.mixing_strength
 
     @mixing_strength.setter
-    def mixing_strength(self, a: float | Callable[[int], float]) -> None:
+    def mixing_strength(self, a: Strength) -> None:
         self._engine.options = replace(self.options, mixing_strength=a)
 
     @property
@@ -280,7 +281,7 @@ class DecentralizedDataParallel(nn.Module):
             "version": STATE_VERSION,
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
-            "mixing_strength": None if callable(self.mixing_strength) else self.mixing_strength,
+            "mixing_strength": self.mixing_strength if is_share(self.mixing_strength) else None,
             "schedules": [part.schedule_state() for part in parts],
             "scaler": None if scaler is None else scaler.state_dict(),
             "passing": {
@@ -310,7 +311,7 @@ class DecentralizedDataParallel(nn.Module):
         for part in self._engine.optimizers:
             part.load_schedule(state["schedules"])
         strength = state.get("mixing_strength")
-        if strength is not None and not callable(self.mixing_strength):
+        if strength is not None and is_share(self.mixing_strength):
             self.mixing_strength = strength
         if self.options.scaler is not None and state["scaler"]:
             self.options.scaler.load_state_dict(state["scaler"])

@@ -8,12 +8,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from decentnode.config.type_check import describe, known_names, show
 from decentnode.errors import BadInput
+from decentnode.graph.strength import Strength, are_points, is_share, strength_in
 
 if TYPE_CHECKING:
     from decentnode.parallel.mixture import MixInput
@@ -51,8 +51,10 @@ class Options:
     """
     update_in: UpdateIn = "backward"
     """Whether buckets are updated as soon as their gradients are ready, or all in `optimizer.step()`."""
-    mixing_strength: float | Callable[[int], float] = 1.0
-    """a of (1 - a) x + a W x, or a function of the step; the same on all ranks."""
+    mixing_strength: Strength = 1.0
+    """a of (1 - a) x + a W x: a number, pairs of step and number with straight lines between them, or a
+    function of the step; the same on all ranks.
+    """
     bucket_mb: float = 25.0
     """Megabytes after which a bucket is closed; results do not depend on it."""
     in_flight: int | None = None
@@ -90,8 +92,11 @@ class Options:
                 raise _unfit(name, f"at most {most:g}", value)
         if self.in_flight is not None and not (isinstance(self.in_flight, int) and self.in_flight > 0):
             raise _unfit("in_flight", "a whole number > 0 or None", self.in_flight)
-        if not callable(self.mixing_strength) and not _is_share(self.mixing_strength):
-            raise _unfit("mixing_strength", "a number from 0 to 1, or a function", self.mixing_strength)
+        a = self.mixing_strength
+        if not (callable(a) or is_share(a) or are_points(a)):
+            raise _unfit(
+                "mixing_strength", "a number from 0 to 1, pairs of step and number, or a function", a
+            )
         if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
             raise _unfit("scaler", "a torch.amp.GradScaler or None", self.scaler)
         for name, wanted in FUNCTIONS.items():
@@ -115,16 +120,10 @@ class Options:
 
     def strength(self, step: int) -> float:
         """The strength a in this step."""
-        a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
-        if not _is_share(a):
+        a = strength_in(step, self.mixing_strength)
+        if not is_share(a):
             raise BadInput(f"mixing_strength: gives {in_python(a)} for step {step}; it must be from 0 to 1")
         return float(a)
-
-
-def _is_share(a: Any) -> bool:
-    """Whether it is a number from 0 to 1, also one of numpy or torch."""
-    is_number = isinstance(a, Real) or (isinstance(a, Tensor) and a.numel() == 1)
-    return is_number and 0 <= float(a) <= 1
 
 
 def _unfit(name: str, wanted: str, value: Any) -> BadInput:

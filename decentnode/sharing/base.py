@@ -16,7 +16,7 @@ from torch import Tensor
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import AdjustGradient, ParameterLayout, first_not_finite, is_finite
+from decentnode.core.vector import AdjustGradient, ParameterLayout, describe_not_finite, is_finite
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import Graph, View
 from decentnode.graph.mixing import WeightedGraph, live_weights
@@ -339,15 +339,25 @@ class SharingBase(Stateful, ABC):
         """
         weighted = terms or (lambda usable: _terms(usable, view))
         while not weighted_sum(weighted(signals), out, origin):
-            not_finite = [j for j, signal in signals.items() if not is_finite(signal)]
-            if view.rank in not_finite:
-                flaw = self.flaw_of(signals[view.rank])
-                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {flaw}")
-            for j in not_finite:
-                self.refuse(j, view, NotFinite(f"its {self.flaw_of(signals.pop(j))}"))
-            if not not_finite:
+            if not self.refuse_not_finite(signals, view):
                 # All signals are finite: the sum of large numbers overflowed, so no neighbor is refused.
                 return
+
+    def refuse_not_finite(self, signals: dict[int, Tensor], view: View) -> bool:
+        """Refuses, and removes, signals that are not finite; returns whether there are any.
+
+        Raises RunFailed where the node's own one is among them.
+        """
+        found = [j for j, signal in signals.items() if not is_finite(signal)]
+        if view.rank in found:
+            raise self.own_error(signals[view.rank], view)
+        for j in found:
+            self.refuse(j, view, NotFinite(f"its {self.flaw_of(signals.pop(j))}"))
+        return bool(found)
+
+    def own_error(self, signal: Tensor, view: View) -> RunFailed:
+        """Returns the error about a signal of this node that is not finite."""
+        return RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(signal)}")
 
     def refuse(self, rank: int, view: View, error: PayloadError) -> None:
         """Records that a payload is not used; raises RunFailed where the scheme tolerates no loss."""
@@ -361,13 +371,10 @@ class SharingBase(Stateful, ABC):
 
     def flaw_of(self, signal: Tensor) -> str:
         """Returns what is not finite in a signal, and where."""
-        flaw = first_not_finite(signal)
-        if flaw is None:  # what became of it is not finite
-            return "vector is not finite"
-        index, value = flaw
         is_model = signal.numel() == self.setup.layout.numel and not self.chain.basis
-        where = self.setup.layout.name_at(index) if is_model else f"element {index}"
-        return f"vector is not finite: {value} in {where}"
+        found = describe_not_finite(signal, self.setup.layout if is_model else None)
+        # Where all are finite, what became of it is not.
+        return f"vector is not finite: {found}" if found else "vector is not finite"
 
     # What the node uses.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import AdjustGradient, is_finite
-from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
@@ -83,8 +82,7 @@ class DeMo(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         # The model is not sent, so nobody else would see it.
         if not is_finite(vector):
-            where = f"rank {view.rank}, round {view.round + 1}"
-            raise RunFailed(f"{where}: its own {self.flaw_of(vector)}")
+            raise self.own_error(vector, view)
         self._m.mul_(self.beta)
         if self._steps and self._gradients is not None:
             self._m.add_(self._gradients, alpha=1 / self._steps)

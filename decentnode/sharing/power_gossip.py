@@ -11,7 +11,7 @@ from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadEr
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout, is_finite
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import Positive
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
@@ -126,7 +126,7 @@ class PowerGossip(Sharing):
             X = block.matrix(vector)
             part.copy_((X.T if left else X) @ p if block.rank else X)
         if not is_finite(payload["vector"]):
-            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own vector is not finite")
+            raise self.own_error(vector, view)
         return payload
 
     def _apply(self, j: int, payload: Payload, view: View, out: Tensor) -> None:

@@ -155,7 +155,7 @@ class Shatter(Sharing):
                 number[chunk] += 1
         mixed = total.div_(number.unsqueeze(1)).view(-1)[: local.numel()]
         if not is_finite(mixed):
-            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(local)}")
+            raise self.own_error(local, view)
         out.copy_(mixed)
 
     def _chunks(self, local: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import HALVES, Entry, ParameterLayout, first_not_finite, needs_float32
+from decentnode.core.vector import HALVES, Entry, ParameterLayout, describe_not_finite, needs_float32
 from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.transforms.base import Context, Transform, Turn, values_field
 from decentnode.transforms.sent_coordinates import SentCoordinates
@@ -242,13 +242,9 @@ class Chain(Stateful):
         return payload["vector"]
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
-        if flaw := first_not_finite(signal):
-            index, value = flaw
-            where = parameters.name_at(index) if parameters else f"element {index} of the signal"
-            raise RunFailed(
-                f"rank {context.sender}, round {context.round + 1}: {name_of(self.stages[0])} cannot encode "
-                f"{value}, found in {where}"
-            )
+        if found := describe_not_finite(signal, parameters):
+            where = f"rank {context.sender}, round {context.round + 1}"
+            raise RunFailed(f"{where}: {name_of(self.stages[0])} cannot encode {found}")
 
     def copy(self) -> "Chain":
         """A chain of the same transforms with state of its own, for a second signal."""

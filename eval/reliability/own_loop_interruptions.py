@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import runpy
 import shutil
 import signal
@@ -260,10 +261,13 @@ class Running:
             documented = (*documented, 0)
         if case.signals and code == 0 and self._has_finished():
             documented = (*documented, 0)
-        if case.how == "launch" and code not in documented:
-            outcome.wrong.append(f"exit code {code}, not {documented}")
         # What was stopped at once has written nothing.
         text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        if case.how != "launch":
+            # A rank has the code of its script; the launcher beside them says that of the run.
+            code = int((re.findall(r"\(exit code (\d+)\)", text) or ["-1"])[-1])
+        if code not in documented:
+            outcome.wrong.append(f"exit code {code}, not {documented}")
         logs = [path.read_text(errors="replace") for path in sorted((self.folder / "run").glob("logs/*.log"))]
         outcome.text = "\n".join([text, *logs])
         for strange in ("never awaited", "was destroyed but", "Exception ignored", "Segmentation", "Fatal"):

@@ -111,11 +111,11 @@ def test_any_matrix_of_weights(scheme):
     assert torch.allclose(run.models(3), run.oracle(3, lambda step: w), rtol=0, atol=1e-13)
 
 
-def test_mixing_strength_may_follow_a_schedule():
-    schedule = lambda step: 0.25 * step
-    run = Run(options={"mixing_strength": schedule})
+@pytest.mark.parametrize("given", [lambda step: 0.25 * step, [(0, 0.0), (4, 1.0)]], ids=["function", "pairs"])
+def test_mixing_strength_may_follow_a_schedule(given):
+    run = Run(options={"mixing_strength": given})
     graph = weighted_graph("ring", None, 3)
-    expected = run.oracle(3, lambda step: dense(graph, schedule(step))(step))
+    expected = run.oracle(3, lambda step: dense(graph, 0.25 * step)(step))
     assert torch.allclose(run.models(3), expected, rtol=0, atol=1e-13)
 
 
@@ -680,7 +680,9 @@ def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
         model.half()
         halves = [tensor.half() for tensor in batches(rank, 1)[0]]
         step = lambda: loss_of(model, halves).backward()
-        message = r"'4\.bias' was torch\.float64 \(2,\) on cpu when it was wrapped, and is torch\.float16"
+        message = (
+            r"'4\.bias' began as torch\.float64 \(2,\) on cpu, and is torch\.float16 \(2,\) on cpu; wrap"
+        )
         with pytest.raises(BadInput, match=message):
             {"step": step, "resend": model.resend, "average": model.average}[act]()
 
@@ -890,8 +892,16 @@ def test_a_rank_that_never_joins_is_named():
         ({"bucket_mb": math.inf}, r"bucket_mb: must be at most 1e\+09, not inf"),
         ({"deadline": math.inf}, r"deadline: must be at most 1e\+09, not inf"),
         ({"in_flight": 0}, "in_flight: must be a whole number > 0 or None, not 0"),
-        ({"mixing_strength": 2.0}, "mixing_strength: must be a number from 0 to 1, or a function, not 2.0"),
-        ({"mixing_strength": "x"}, "mixing_strength: must be a number from 0 to 1, or a function, not 'x'"),
+        (
+            {"mixing_strength": 2.0},
+            "mixing_strength: must be a number from 0 to 1, .* or a function, not 2.0",
+        ),
+        (
+            {"mixing_strength": "x"},
+            "mixing_strength: must be a number from 0 to 1, .* or a function, not 'x'",
+        ),
+        ({"mixing_strength": [(3, 1), (0, 1)]}, "must be a number from 0 to 1, pairs of step and number, .*"),
+        ({"mixing_strength": ((0, 1.5),)}, "must be a number from 0 to 1, pairs of step and number, .*"),
         ({"mixing_strength": None}, "mixing_strength: must be a number from 0 to 1, .* not None"),
         ({"mixing_strength": math.nan}, "mixing_strength: must be a number from 0 to 1, .* not nan"),
         ({"deadline": object()}, "deadline: must be a number > 0, not a value of type object"),

@@ -342,7 +342,7 @@ def test_an_average_with_a_model_that_is_not_finite_is_refused_alike_on_all_rank
 def test_what_is_not_finite_in_a_share_is_named():
     network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
     block = Run(network=network).wrap(ThreadRendezvous(1).join(0))._engine.buckets[0]
-    start = block.bucket.numel // 2
+    start = block.layout.numel // 2
     values = block.values[start:].clone()
     values[-1] = float("nan")
     mixture = MixInput(0, 0, {0: 0.5, 1: 0.5}, values, {1: values}, block, start)

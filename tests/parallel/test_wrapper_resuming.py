@@ -361,7 +361,7 @@ def test_what_lies_between_mixed_buffers_stays_zero():
         for block in model._engine.buckets:
             for flat_slot in (block.values, block.spare):
                 is_gap = torch.ones_like(flat_slot, dtype=torch.bool)
-                for view in [entry.view(is_gap) for entry in block.bucket.entries]:
+                for view in [entry.view(is_gap) for entry in block.layout.entries]:
                     view.zero_()
                 gaps.append(flat_slot[is_gap])
         return torch.cat(gaps)

@@ -103,7 +103,7 @@ class Started:
     def add(self, *rounds: int) -> None:
         with (self.run_dir / "evaluations.jsonl").open("ab") as file:
             file.writelines(msgspec.json.encode(row(round)) + b"\n" for round in rounds)
-        self.writers.more_rows()
+        self.writers.after_round(None)
 
     def finish(self, is_urgent: bool = False) -> None:
         (self.run_dir / "summary.json").write_text(json.dumps({"schema": 3, "nodes": 99}))

@@ -43,7 +43,9 @@ from tests.support.scheme_cases import (
     random_models,
 )
 
-USED_BY_PLUGINS = {"chain", "decode", "decode_each", "encode", "flaw_of", "weighted_mix"}
+USED_BY_PLUGINS = {
+    "chain", "decode", "decode_each", "encode", "flaw_of", "own_error", "refuse_not_finite", "weighted_mix"
+}  # fmt: skip
 """What a scheme uses of its base, and nobody else."""
 
 

@@ -247,7 +247,7 @@ def test_what_is_not_finite_is_refused_and_named(case, nonsense):
     vector[13] = nonsense
     with pytest.raises(RunFailed) as refusal:
         chain.encode(vector, context_of(chain))
-    message = f"rank 3, round 3: {name_of(chain.stages[0])} cannot encode {nonsense}, found in fc.weight"
+    message = f"rank 3, round 3: {name_of(chain.stages[0])} cannot encode {nonsense} in fc.weight"
     assert str(refusal.value) == message
     assert torch.isfinite(through(chain, signal(20))).all(), "a refused signal has left something behind"
 

@@ -62,6 +62,7 @@ class ScriptServer:
     _by_position: dict[int, Script] = field(default_factory=dict)
     _incarnations: dict[int, int] = field(default_factory=dict)
     _is_over: bool = False
+    """How many processes were told that there is no run."""
 
     # Before the run.
 
@@ -148,12 +149,23 @@ class ScriptServer:
             os.write(self._woken, b"x")
             self._thread.join(Timeouts.server_end)
 
-    def dismiss(self, refusal: Refusal) -> None:
-        """Ends the parts of all scripts that still have one, and says why; the scripts themselves go on."""
+    def dismiss(self, refusal: Refusal, late: float = 0.0) -> None:
+        """Ends the parts of all scripts that still have one, and says why; the scripts themselves go on.
+
+        `late`: seconds in which those that join only now are told, too; their connections would be reset.
+        """
         self.close()
+        told, limit = self._refuse(refusal), time.monotonic() + late
+        while told < self.expected and self._may_still_join and time.monotonic() < limit:
+            if ready([self.listener.fileno()], seconds=POLL_INTERVAL):
+                self._accept()
+                told += self._refuse(refusal)
         with contextlib.suppress(OSError):
             Path(self.listener.getsockname()).unlink(missing_ok=True)
         self.listener.close()
+
+    def _refuse(self, refusal: Refusal) -> int:
+        """Refuses all that have a connection; returns how many these are."""
         connections = [connection for connection, _ in self._pending]
         connections += [s.connection for s in self._by_position.values() if s.connection is not None]
         for connection in connections:
@@ -161,6 +173,13 @@ class ScriptServer:
                 attachment.send(connection, refusal)
             connection.close()
         self._pending.clear()
+        return len(connections)
+
+    @property
+    def _may_still_join(self) -> bool:
+        """Whether a script is alive, as far as this launcher knows."""
+        processes = [script.process for script in self.scripts.values() if script.process is not None]
+        return self.start_script is None or any(process.poll() is None for process in processes)
 
     def kill_scripts(self) -> None:
         """Kills all scripts that it has started, and what they have started."""

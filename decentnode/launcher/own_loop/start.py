@@ -16,6 +16,7 @@ from decentnode.communication.launcher_link.attachment import Refusal
 from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
@@ -68,7 +69,8 @@ def serve_scripts(
         )
         return launcher.run()
     except DecentnodeError as error:
-        server.dismiss(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
+        refusal = Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
+        server.dismiss(refusal, late=Timeouts.attach)
         raise
     except BaseException as error:
         how = "was stopped" if isinstance(error, SystemExit) else f"has failed: {error!r}"
@@ -130,7 +132,7 @@ def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     if failed and code == ExitCode.OK:
         rank, ended = failed[0]
         print_line(
-            f"local rank {rank}: {how_it_ended(ended)} after the run ({counted(len(failed), 'script')} failed)"
+            f"after the run, local rank {rank}: {how_it_ended(ended)} ({counted(len(failed), 'script')} failed)"
         )
         return ExitCode.FAILED
     return code

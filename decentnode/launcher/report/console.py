@@ -13,7 +13,7 @@ from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, ratio, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
-from decentnode.formats.metrics import CLASSIFICATION, LOSS, Metric
+from decentnode.formats.metrics import CLASSIFICATION, LOSS, Metric, logged_metrics
 from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.launcher.report.summary import spread
@@ -40,6 +40,7 @@ class LiveConsole:
         self._evaluations = 0
         self._is_read = True
         self._metrics: Sequence[Metric] = CLASSIFICATION
+        self._is_of_scripts = False
 
     def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
         """Shows the start of the first round, `startup` seconds after the command.
@@ -47,6 +48,7 @@ class LiveConsole:
         `before`: seconds that a resumed run has taken before.
         """
         settings, self._metrics = experiment.settings, experiment.plan.metrics
+        self._is_of_scripts = settings.is_of_scripts
         nodes = counted(experiment.graph.num_nodes, "node")
         hosts = counted(len(experiment.processes), "process", "processes")
         if experiment.execution.workers:
@@ -64,6 +66,8 @@ class LiveConsole:
 
     def evaluated(self, row: EvaluationRow) -> None:
         """Shows an evaluation of all nodes after a round."""
+        if self._is_of_scripts and (logged := logged_metrics(row.metrics)) != self._metrics:
+            self._metrics, self._evaluations = logged, 0
         if self._evaluations % HEADING_EVERY == 0:
             self.line(heading(self._metrics, row.wall_seconds is not None), "bold")
         self._evaluations += 1

@@ -88,6 +88,8 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     if target and target["last_round"] + 1 < summary["rounds"]:
         rounds = f"{target['last_round'] + 1} of {counted(summary['rounds'], 'round')}"
         return f"all {counted(nodes, 'node')} finished at the target, after {rounds}"
+    if (ended := summary.get("ended_rounds", summary["rounds"])) < summary["rounds"]:
+        return f"all {counted(nodes, 'node')} finished after {ended} of {counted(summary['rounds'], 'round')}"
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
 
 

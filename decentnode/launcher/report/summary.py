@@ -12,6 +12,7 @@ from decentnode.communication.launcher_link.reports import Finished
 from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
+from decentnode.formats.metrics import logged_metrics
 from decentnode.formats.model_files import model_hash
 from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.graph.connectivity import components_without
@@ -54,13 +55,19 @@ def summarize(
     last = evaluations.rows[max(evaluations.rows)] if evaluations.rows else None
     # At its target a run ends before.
     ended = max((report.rounds for report in finished.values()), default=settings.rounds)
-    tests = _last_tests(last, finished, ended)
+    # A script logs when it likes.
+    after = last.round + 1 if settings.is_of_scripts and last else ended
+    tests = _last_tests(last, finished, after)
     # Each node reports its whole process.
     by_process: dict[int, float] = {}
     for rank, report in finished.items():
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
     metrics = experiment.plan.metrics
+    if settings.is_of_scripts:
+        metrics = logged_metrics(
+            dict.fromkeys(name for row in evaluations.rows.values() for name in row.metrics)
+        )
     spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in metrics}
     return {
         "schema": SCHEMA,
@@ -73,6 +80,7 @@ def summarize(
         "threads": threads,
         "workers": experiment.execution.workers,
         "rounds": ended if settings.rounds >= ENDLESS else settings.rounds,
+        "ended_rounds": ended,
         "of_scripts": settings.is_of_scripts,
         "parameters": experiment.layout.numel,
         "target": target.described(ended - 1 if finished else None) if target else None,

@@ -22,6 +22,7 @@ from decentnode.datasets.base import Samples
 from decentnode.datasets.partition import Iid, Partition
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
 from decentnode.formats.records import private_megabytes
+from decentnode.graph.shard_planes import ShardPlanes
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.local_update import AdaptWhileCommunicating
 from decentnode.node.own_loop.loop_steps import LoopSteps
@@ -94,6 +95,10 @@ class LoopNode:
     def is_over(self) -> bool:
         """Whether the run is over for this node: its rounds are done, it was stopped, or it has left."""
         return self._turn.is_over
+
+    @property
+    def _is_sharded(self) -> bool:
+        return isinstance(self._participant.graph.graph, ShardPlanes)
 
     @property
     def has_left(self) -> bool:
@@ -219,6 +224,10 @@ class LoopNode:
             raise RunFailed(
                 f"rank {self.rank}: mean_model() before the first round; a round has to end first"
             )
+        if self._is_sharded:
+            raise RunFailed(
+                f"rank {self.rank}: mean_model() of shards: each rank has a part of its node's model"
+            )
         self._means = self._means + 2 if self._mean_round == round else 0
         self._mean_round = round
         participant, rank = self._participant, self.rank
@@ -243,8 +252,13 @@ class LoopNode:
         if self._logged.round == round:
             scores = self._logged.scores | scores
         records = participant.records
-        published = self._logged.round < round and await resources.snapshots.publish(
-            self.rank, round, participant.vector.shared, clock=participant.exchange.clock
+        # Shards have no mean that the observer could compute.
+        published = (
+            self._logged.round < round
+            and not self._is_sharded
+            and await resources.snapshots.publish(
+                self.rank, round, participant.vector.shared, clock=participant.exchange.clock
+            )
         )
         if self._logged.round < round:
             resources.reporter.send(

@@ -17,7 +17,7 @@ from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.formats.reader import EvaluationFollower
+from decentnode.formats.reader import EvaluationFollower, EvaluationRow
 from decentnode.launcher.extension import RunExtension
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.state.run_directory import RunLock
@@ -89,8 +89,9 @@ class RowWriters(RunExtension):
     def begin(self) -> None:
         self._notify(BEGIN)
 
-    def more_rows(self) -> None:
+    def after_round(self, row: EvaluationRow) -> bool:
         self._notify(ROWS)
+        return False
 
     def check(self) -> None:
         for writer in [writer for writer in self._processes if writer.child.has_ended()]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from decentnode.core.payload import Layout, NotFinite, Payload
 from decentnode.core.registry import name_of
 from decentnode.core.vector import accumulator, is_finite
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
@@ -82,8 +82,7 @@ class PairCopies(Copies):
         for j in view.targets:
             difference = z - self._copy(self.own, j)
             if not is_finite(difference):
-                where = f"rank {view.rank}, round {view.round + 1}"
-                raise RunFailed(f"{where}: its own {sharing.flaw_of(difference)}")
+                raise sharing.own_error(difference, view)
             context = view.context(view.rank, j, phase=phase)
             self._sent[j] = chain.encode(difference, context)
         return {j: BASIS.join(payload, self._basis(j)) for j, payload in self._sent.items()}

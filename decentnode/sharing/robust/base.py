@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.payload import NotFinite
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
-from decentnode.core.vector import accumulator, is_finite
-from decentnode.errors import BadInput, RunFailed
+from decentnode.core.vector import accumulator
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import NonNegative, Positive
@@ -62,11 +61,7 @@ class Robust(Gossip):
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         models = self.models_to_mix(vector, incoming, view)
         self._sent = None
-        for j in [j for j, model in models.items() if not is_finite(model)]:
-            flaw = self.flaw_of(models.pop(j))
-            if j == view.rank:
-                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {flaw}")
-            self.refuse(j, view, NotFinite(f"its {flaw}"))
+        self.refuse_not_finite(models, view)
         mixed = torch.empty_like(models[view.rank]) if self.chain.basis else out
         self.combine(models, view, mixed)
         if self.chain.basis:
