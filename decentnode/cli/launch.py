@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decentnode.cli.words import complete_config, import_torch
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError
 
 if TYPE_CHECKING:
-    pass
+    from decentnode.launcher.own_loop.script_server import ScriptServer
 
 LAST_LINES = 20
 """Lines that are shown of the output of a script that has failed before the run."""
@@ -53,7 +55,13 @@ def launch(
     from decentnode.communication.launcher_link import attachment
     from decentnode.core.streams import explain
     from decentnode.launcher.own_loop.script_server import ScriptServer
-    from decentnode.launcher.own_loop.start import end_of_scripts, script_command, serve_scripts, starter
+    from decentnode.launcher.own_loop.start import (
+        end_of_scripts,
+        exit_by_signals,
+        script_command,
+        serve_scripts,
+        starter,
+    )
 
     if not module and not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
@@ -63,6 +71,8 @@ def launch(
     if config is not None:
         more["DECENTNODE_CONFIG"] = str(config)
     socket_path = folder / "launcher"
+    server = None
+    exit_by_signals()
     try:
         start = starter(
             script_command(["-m", *script] if module else script), socket_path,
@@ -73,13 +83,17 @@ def launch(
         try:
             code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem, resume=resume)
         except DecentnodeError as error:
-            _show_ends(folder)
+            if not isinstance(error, BadInput):
+                _show_end(folder, server)
             code = explain(error)
-            with contextlib.suppress(Exception):
-                server.wait_for_scripts(5.0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait_for_scripts(Timeouts.script_end)
             server.kill_scripts()
         code = end_of_scripts(server, code)
     finally:
+        if server is not None:
+            # By a signal, or an error of the launcher: nobody is left whom they could train with.
+            server.kill_scripts()
         shutil.rmtree(folder, ignore_errors=True)
     raise typer.Exit(int(code))
 
@@ -137,10 +151,12 @@ def _parsed(values: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def _show_ends(folder: Path) -> None:
-    """Shows what scripts have written last, which no run's directory has."""
-    for log in sorted(folder.glob("*.log")):
-        lines = log.read_text(errors="replace").splitlines()
-        if lines:
-            print(f"--- local rank {log.stem}", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
-            break
+def _show_end(folder: Path, server: "ScriptServer") -> None:
+    """Shows what a script has written last, which no run's directory has: of one that has failed, if any."""
+    scripts = server.scripts.values()
+    failed = [script.local_rank for script in scripts if script.process and script.process.poll()]
+    for rank in [*failed, *(script.local_rank for script in scripts)]:
+        log = folder / f"{rank}.log"
+        if log.is_file() and (lines := log.read_text(errors="replace").splitlines()):
+            print(f"--- local rank {rank}", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
+            return

@@ -224,6 +224,7 @@ class RoundExchange:
         if self._stop_because and not has_left:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: continuing without rank {peer}: {error.reason}", flush=True)
-        is_unmet = isinstance(error, PeerUnmet)
-        self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500], is_unmet))
+        if not has_left:
+            is_unmet = isinstance(error, PeerUnmet)
+            self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500], is_unmet))
         self._sharing.on_peer_lost(peer)

@@ -69,25 +69,30 @@ def join(
         StartError: a rank did not join in time, or has failed before.
     """
     check_kernel()
+    note_uncaught_errors()
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"join: model must be a torch.nn.Module, not {type(model).__name__}")
     known = _models.get(model)
     if known is not None and (node := known()) is not None and not node.has_left:
         raise BadInput("join: this model has joined already; leave() first, or use the node that you have")
     place = _place(rank, size)
-    optimizers = (
-        [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else [*optimizer]
-    )
+    given = [] if optimizer is None else optimizer
+    optimizers = [*given] if isinstance(given, Sequence) else [given]
+    if wrong := next((type(one).__name__ for one in optimizers if not isinstance(one, Optimizer)), ""):
+        raise BadInput(f"join: optimizer must be one of torch.optim, or several, not {wrong}")
     if count == "optimizer" and not optimizers:
         raise BadInput("join: count='optimizer' counts the steps of an optimizer; optimizer=...")
     if config is None:
         config = os.environ.get("DECENTNODE_CONFIG")
     name, values = _values(config, sections)
     values = {**values, **json.loads(os.environ.get("DECENTNODE_VALUES", "{}"))}
-    if steps_per_round is not None:
-        values = {**values, "training": {**values.get("training", {}), "steps_per_round": steps_per_round}}
-    failures = values.get("failures", {})
-    deadline = float(failures.get("start_deadline", Timeouts.join))
+    training, failures = values.get("training") or {}, values.get("failures")
+    # What is no mapping is an error that the launcher reports with the right remedy.
+    if steps_per_round is not None and isinstance(training, Mapping):
+        values = {**values, "training": {**training, "steps_per_round": steps_per_round}}
+    deadline = failures.get("start_deadline") if isinstance(failures, Mapping) else None
+    deadline = float(deadline) if isinstance(deadline, int | float) else Timeouts.join
     member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
-    note_uncaught_errors()
     if rank is not None:
         node = _Group.of(place).join(member, name, values, deadline, quiet)
     else:
@@ -137,7 +142,11 @@ def _values(
             values["sharing"] = {**sharing, **_part_of(values, sections), key: value}
         elif key != "sharing" or not isinstance(values.get("sharing"), dict) or "sharing" not in sections:
             values[key] = value
-    return name, values
+    try:
+        # As other processes see them: a tuple is a list, and a path its text.
+        return name, json.loads(json.dumps(values, default=os.fspath))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"join: arguments must be as in a configuration: {error}") from error
 
 
 def _part_of(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from decentnode.communication.launcher_link import attachment
 from decentnode.communication.launcher_link.attachment import AttachRequest, Place, Refusal
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import Reporter
+from decentnode.communication.launcher_link.reports import Failed, Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.config import loader as config
 from decentnode.core.polling import ready
@@ -35,7 +36,15 @@ from decentnode.core.registry import name_of
 from decentnode.core.streams import log_name
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
-from decentnode.errors import BadInput, ExitCode, StartError
+from decentnode.errors import (
+    BadInput,
+    DecentnodeError,
+    ExitCode,
+    RunFailed,
+    StartError,
+    explained,
+    is_out_of_memory,
+)
 from decentnode.launcher import preflight
 from decentnode.mapping.rank_place import RankPlace
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
@@ -84,6 +93,8 @@ class JoinedProcess:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _codes: list[ExitCode] = field(default_factory=list)
     _is_closed: bool = False
+    _end: str = ""
+    """Why the launcher has ended, if it has."""
     _owner: int = field(default_factory=os.getpid)
 
     @classmethod
@@ -108,16 +119,13 @@ class JoinedProcess:
         # A worker of a DataLoader must not hide the death of this process.
         close_in_children(connection.fileno())
         try:
-            attachment.send(connection, request)
-            connection.settimeout(2 * start_deadline)
-            answer, fds = attachment.receive(connection, Place, Refusal)
-        except (OSError, ValueError) as error:
-            raise StartError(f"the launcher of this machine gave no place: {error}") from error
-        if isinstance(answer, Refusal):
-            raise answer.error()
-        if LAUNCHER in os.environ:
-            _write_to(Path(answer.run_dir) / log_name(request.ranks[0]))
-        made = cls._built(members, connection, answer, fds)
+            answer, fds = _place(connection, request, 2 * start_deadline)
+            if LAUNCHER in os.environ:
+                _write_to(Path(answer.run_dir) / log_name(request.ranks[0]))
+            made = cls._built(members, connection, answer, fds)
+        except BaseException:
+            close_here(connection.detach())
+            raise
         atexit.register(made.close)
         return made
 
@@ -145,15 +153,31 @@ class JoinedProcess:
             threads=torch.get_num_threads(),
             credentials=preflight.credentials(settings, settings.machine or 0),
         )
-        _, host = prepare_process(context, place.position, place.incarnation)
-        process = cls({member.rank: member for member in members}, connection, context, place.position, host)
-        participants = [process._participant(member) for member in members]
         try:
-            begin_run(
-                context, place.position, place.incarnation, host, participants, wait=process._wait_for_start
+            _, host = prepare_process(context, place.position, place.incarnation)
+            process = cls(
+                {member.rank: member for member in members}, connection, context, place.position, host
             )
-        except BaseException:
-            host.communication.close(0.0)
+            try:
+                participants = [process._participant(member) for member in members]
+                begin_run(
+                    context,
+                    place.position,
+                    place.incarnation,
+                    host,
+                    participants,
+                    wait=process._wait_for_start,
+                )
+            except BaseException:
+                host.communication.close(0.0)
+                raise
+        except BaseException as error:
+            line = str(error) if isinstance(error, DecentnodeError) else explained(error)
+            for member in members:
+                failed = Failed(member.rank, line[:500], is_out_of_memory(error), isinstance(error, BadInput))
+                context.reporter.send(failed)
+            with contextlib.suppress(OSError):
+                connection.send(attachment.FAILED)
             raise
         for participant in participants:
             participant.begin()
@@ -176,6 +200,10 @@ class JoinedProcess:
             return not round % training.train_every and graph.trains(rank, round)
 
         def make_steps(parts: ParticipantParts) -> LoopSteps:
+            def check() -> None:
+                self._check_launcher()
+                shared.check(parts.vector)
+
             sharing, place = parts.sharing, f"rank {rank}"
             adjust = sharing.adjust_gradient
             needs = adjust is not None or sharing.requirements.plain_sgd
@@ -192,7 +220,7 @@ class JoinedProcess:
             return LoopSteps(
                 parts.vector, place, steps_in, trains, turn, adjust,
                 pace=None if sharing.asynchronous else parts.pace, beat=parts.scheduler.heartbeat.beat,
-                check=partial(shared.check, parts.vector), are_parameters=shared.shards == 1,
+                check=check, are_parameters=shared.functions is None and shared.shards == 1,
             )  # fmt: skip
 
         schemes = experiment.schemes
@@ -230,6 +258,19 @@ class JoinedProcess:
 
         return of
 
+    def _check_launcher(self) -> None:
+        """Raises RunFailed where the launcher has ended: nobody watches, and keeps results."""
+        with self._lock:
+            fd = self.connection.fileno()
+            if not self._end and fd >= 0 and ready([fd], seconds=0.0):
+                self._end = "the launcher of this machine has ended"
+                with contextlib.suppress(OSError, ValueError):
+                    self._end = attachment.receive(self.connection, Refusal)[0].reason
+        if self._end:
+            raise RunFailed(
+                f"rank {', '.join(map(str, self.members))}: {self._end}; so does this rank's part"
+            )
+
     def _wait_for_start(self, start: int) -> None:
         """Waits for the start signal; raises StartError where the launcher says that there is none."""
         deadline = time.monotonic() + 3 * self.context.experiment.settings.failures.start_deadline
@@ -256,7 +297,8 @@ class JoinedProcess:
             for member in self.members.values():
                 node = member.node
                 if node is not None and not member.thread.is_alive() and not node.has_left:
-                    node.leave(failed=True)
+                    error = _uncaught.get(member.thread)
+                    node.leave(failed=error is not None, error=error)
             time.sleep(Timeouts.thread_check)
 
     def _note_end(self, code: ExitCode) -> None:
@@ -288,33 +330,54 @@ class JoinedProcess:
             return
         for member in self.members.values():
             if member.node is not None and not member.node.has_left:
-                error = _uncaught.get(member.thread.ident)
+                error = _uncaught.get(member.thread)
                 member.node.leave(failed=error is not None, error=error)
 
 
-_uncaught: dict[int | None, Exception | None] = {}
+_uncaught: "weakref.WeakKeyDictionary[threading.Thread, Exception]" = weakref.WeakKeyDictionary()
 """By thread the error that has ended it."""
 
 
 def note_uncaught_errors() -> None:
-    """Has the error that ends the program, or a thread, noted for the nodes of that thread; once."""
+    """Has the error that ends the program, or a thread, noted for the nodes of that thread; once.
+
+    One of this package is printed as one line.
+    """
     if getattr(sys.excepthook, "notes_errors", False):
         return
     of_program, of_threads = sys.excepthook, threading.excepthook
 
-    def note(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        known = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        _uncaught[threading.get_ident()] = known
-        of_program(kind, error, trace)
+    def note(thread: threading.Thread, error: BaseException | None) -> bool:
+        if error is not None:
+            _uncaught[thread] = error if isinstance(error, Exception) else RunFailed(type(error).__name__)
+        if isinstance(error, DecentnodeError):
+            print(error, file=sys.stderr, flush=True)
+            return True
+        return False
+
+    def note_of_program(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not note(threading.current_thread(), error):
+            of_program(kind, error, trace)
 
     def note_of_thread(arguments: Any) -> None:
-        ident = getattr(arguments.thread, "ident", None)
-        error = arguments.exc_value
-        _uncaught[ident] = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        of_threads(arguments)
+        if arguments.thread is None or not note(arguments.thread, arguments.exc_value):
+            of_threads(arguments)
 
-    note.notes_errors = True  # type: ignore[attr-defined]
-    sys.excepthook, threading.excepthook = note, note_of_thread
+    note_of_program.notes_errors = True  # type: ignore[attr-defined]
+    sys.excepthook, threading.excepthook = note_of_program, note_of_thread
+
+
+def _place(connection: socket.socket, request: AttachRequest, seconds: float) -> tuple[Place, list[int]]:
+    """Asks for a place; raises BadInput and StartError."""
+    try:
+        attachment.send(connection, request)
+        connection.settimeout(seconds)
+        answer, fds = attachment.receive(connection, Place, Refusal)
+    except (OSError, ValueError) as error:
+        raise StartError(f"the launcher of this machine gave no place: {error}") from error
+    if isinstance(answer, Refusal):
+        raise answer.error()
+    return answer, fds
 
 
 def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | None:
@@ -329,14 +392,14 @@ def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | Non
         kept |= {name: group[name] for name in ("momentum", "dampening", "weight_decay", "nesterov")}
         return {"name": "SGD", **kept}
     # Schemes ask for plain SGD, or for none in particular.
-    return {"name": "Adam", **kept}
+    return {"name": cls.__name__ if getattr(torch.optim, cls.__name__, None) is cls else "Adam", **kept}
 
 
 def connected(place: RankPlace, members: int, seconds: float, quiet: bool) -> socket.socket:
-    """Returns a connection to the launcher of this machine, which the first rank starts; raises StartError."""
+    """Returns a connection to this machine's launcher, which the first rank starts; raises StartError."""
     path = os.environ.get(LAUNCHER)
     if path:
-        return attachment.connect(Path(path), seconds)
+        return attachment.connect(Path(path), 0.0)
     if members > 1 or place.local_size == 1:
         # All ranks of this machine are here.
         return _started_launcher(place, members, None, seconds, quiet)

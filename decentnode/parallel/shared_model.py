@@ -77,6 +77,7 @@ class TensorsOfLoop:
         if len({tensor.device for tensor in self.tensors.values()}) > 1:
             raise BadInput("join: shared tensors are on several devices; a rank shares those of one")
         self.dtype: torch.dtype = dtypes.pop()
+        self._parameters = {n: p for n, p in model.named_parameters() if self.tensors.get(n) is p}
         self._count = sum(1 for p in model.parameters() if p.requires_grad)
 
     @property
@@ -128,7 +129,11 @@ class TensorsOfLoop:
                     f"the model was moved to {tensor.device} after join ('{entry.name}' was on "
                     f"{vector.values.device}); move it before"
                 )
-        trained = sum(1 for p in self.model.parameters() if p.requires_grad)
+        now = dict(self.model.named_parameters())
+        for name, parameter in self._parameters.items():
+            if now.get(name) is not parameter:
+                raise RunFailed(f"the parameter '{name}' was replaced after join; change the model before")
+        trained = sum(1 for p in now.values() if p.requires_grad)
         if trained > self._count:
             raise RunFailed(
                 f"the model trains {trained} tensors, and {self._count} when it joined; add or unfreeze "

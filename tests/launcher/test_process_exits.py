@@ -107,3 +107,17 @@ def test_how_long_a_process_may_take():
     assert watchdog.exit_pause(ends + 1) == NEVER and watchdog.hung(ends + 1) == {}
     report_to(membership, Failed(1, "ValueError: no"))
     assert watchdog.exit_pause(ends + 2) < NEVER, "it is at its end anew"
+
+
+def test_scripts_have_no_limit_after_their_last_round():
+    """They may save and evaluate for as long as they want, and are waited for."""
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    timeouts = FailureSettings(deadline=1.0).timeouts
+    watchdog = Watchdog(HeartbeatBoard(range(2)), membership, timeouts, are_scripts=True)
+    assert watchdog.exit_pause(100.0) == NEVER, "both are at work"
+    report_to(membership, Finished(0, ROUNDS, "", 0, 0, 0.0))
+    for seconds in (0.0, timeouts.process_exit + 1, timeouts.process_lost + 1, 1e6):
+        assert watchdog.exit_pause(100.0 + seconds) < NEVER and watchdog.hung(100.0 + seconds) == {}
+    report_to(membership, Exited(0, 0))
+    assert watchdog.exit_pause(2e6) == NEVER

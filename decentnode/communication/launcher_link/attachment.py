@@ -114,7 +114,7 @@ def receive(connection: socket.socket, *kinds: type[msgspec.Struct]) -> tuple[An
 
 
 def connect(path: Path, seconds: float) -> socket.socket:
-    """Connects to a launcher, which may be starting; raises StartError."""
+    """Connects to a launcher, which may be starting unless `seconds` is 0; raises StartError."""
     limit = time.monotonic() + seconds
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -123,6 +123,10 @@ def connect(path: Path, seconds: float) -> socket.socket:
             return connection
         except OSError as error:
             connection.close()
+            if not seconds:
+                raise StartError(
+                    f"the run that has started this script has ended ({error.strerror})"
+                ) from error
             if time.monotonic() > limit:
                 why = f"no launcher at {path} within {seconds:.0f} s: {error.strerror}"
                 raise StartError(f"{why}; did the first rank of this machine join?") from error

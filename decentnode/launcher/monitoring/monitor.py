@@ -44,7 +44,9 @@ class RunMonitor:
         self.stragglers = StragglerTracker()
         self.memory_estimate = memory_estimate
         limits = settings.failures.timeouts
-        self.watchdog = Watchdog(heartbeats, membership, limits, saved_bytes=memory_estimate.needed)
+        self.watchdog = Watchdog(
+            heartbeats, membership, limits, memory_estimate.needed, are_scripts=settings.is_of_scripts
+        )
         # Before the first round nothing is checked.
         self.watchdog.next_check = inf
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -84,9 +84,12 @@ class Watchdog:
 
     def __init__(
         self, heartbeats: HeartbeatBoard, membership: MembershipTable, timeouts: Timeouts,
-        saved_bytes: int = 0,
+        saved_bytes: int = 0, are_scripts: bool = False,
     ) -> None:  # fmt: skip
-        """`saved_bytes`: at most so many are in the checkpoints of all nodes here."""
+        """`saved_bytes`: at most so many are in the checkpoints of all nodes here.
+
+        `are_scripts`: whether processes have work of their own after their last round, without a limit.
+        """
         self._heartbeats = heartbeats
         self._membership = membership
         self._beats = membership.heartbeats
@@ -96,6 +99,7 @@ class Watchdog:
         self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
         self._saved_bytes = saved_bytes
+        self._are_scripts = are_scripts
         self.next_check = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
         self._last_check: float | None = None
@@ -169,7 +173,10 @@ class Watchdog:
         """
         active, limits = self._membership.active, self._timeouts
         exits = self._exits(now).items()
-        hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_lost}
+        hung = {
+            p for p, passed in exits
+            if limits.process_exit <= passed < limits.process_lost and not self._are_scripts
+        }  # fmt: skip
         stuck = [(position, self._watched[position]) for position in self._stuck]
         hung |= {p for p, watched in stuck if watched.silent >= Timeouts.hung_process(self._limit(watched))}
         return {
@@ -186,6 +193,8 @@ class Watchdog:
         Its last reports may still be on their way, or the fork server may restart it. NEVER: all such
         processes have exited, or have outlived a kill.
         """
+        if self._are_scripts:
+            return LONGEST_INTERVAL if self._exits(now) else NEVER
         limits = self._timeouts.process_exit, self._timeouts.process_lost
         left = [limit - passed for passed in self._exits(now).values() for limit in limits]
         return min((seconds for seconds in left if seconds > 0.0), default=NEVER)

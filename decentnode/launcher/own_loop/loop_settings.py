@@ -29,6 +29,10 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     document = _document(request)
     given: dict[str, Any] = document.value
     partition = given.pop("partition", None) or _partition_of(given.get("dataset"))
+    evaluation = given.get("evaluation")
+    pictures = {k: v for k, v in evaluation.items() if k == "figures"} if isinstance(evaluation, dict) else {}
+    if evaluation == pictures:
+        given.pop("evaluation", None)
     ignored = [section for section in OF_THE_LOOP if given.get(section) is not None]
     training = given.get("training")
     training = dict(training) if isinstance(training, dict) else {}
@@ -55,7 +59,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     given["training"] = {
         **steps, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
     }  # fmt: skip
-    given["evaluation"] = {"every": 0, "final": False, "average_model": False}
+    given["evaluation"] = {"every": 0, "final": False, "average_model": False, **pictures}
     if partition is not None:
         given["dataset"]["of_loops"] = partition
     _sized(given, request.size // model.shards)

@@ -58,13 +58,10 @@ class ScriptServer:
     """Starts the script of a local rank; None: somebody else starts them."""
     scripts: dict[int, Script] = field(default_factory=dict)
     """By local rank."""
-    refusal: Refusal | None = None
-    """Why the run does not begin, or has ended for all."""
     _pending: list[tuple[socket.socket, AttachRequest]] = field(default_factory=list)
     _by_position: dict[int, Script] = field(default_factory=dict)
     _incarnations: dict[int, int] = field(default_factory=dict)
     _is_over: bool = False
-    _told: int = 0
     """How many processes were told that there is no run."""
 
     # Before the run.
@@ -96,9 +93,7 @@ class ScriptServer:
                 if fd in pidfds:
                     code = pidfds[fd].process.wait()  # type: ignore[union-attr]
                     local_rank = pidfds[fd].local_rank
-                    raise StartError(
-                        f"the script of local rank {local_rank} {how_it_ended(code)} before it joined"
-                    )
+                    raise StartError(f"local rank {local_rank}: {how_it_ended(code)} before it joined")
                 self._accept()
         return self._pending[0][1]
 
@@ -148,25 +143,43 @@ class ScriptServer:
             self._start_again(position)
 
     def close(self) -> None:
-        """Ends the parts of all scripts that still have one; the scripts themselves go on."""
+        """Takes no further notice of the scripts; those that still take part hear why by `dismiss`."""
         self._is_over = True
         if getattr(self, "_thread", None) is not None and self._thread.is_alive():
             os.write(self._woken, b"x")
             self._thread.join(Timeouts.server_end)
-        self.refuse_all(self.refusal or Refusal("the run has ended"))
+
+    def dismiss(self, refusal: Refusal, late: float = 0.0) -> None:
+        """Ends the parts of all scripts that still have one, and says why; the scripts themselves go on.
+
+        `late`: seconds in which those that join only now are told, too; their connections would be reset.
+        """
+        self.close()
+        told, limit = self._refuse(refusal), time.monotonic() + late
+        while told < self.expected and self._may_still_join and time.monotonic() < limit:
+            if ready([self.listener.fileno()], seconds=POLL_INTERVAL):
+                self._accept()
+                told += self._refuse(refusal)
+        with contextlib.suppress(OSError):
+            Path(self.listener.getsockname()).unlink(missing_ok=True)
         self.listener.close()
 
-    def refuse_all(self, refusal: Refusal) -> None:
-        """Tells all that still have a connection why the run does not go on."""
-        self.refusal = refusal
+    def _refuse(self, refusal: Refusal) -> int:
+        """Refuses all that have a connection; returns how many these are."""
         connections = [connection for connection, _ in self._pending]
         connections += [s.connection for s in self._by_position.values() if s.connection is not None]
         for connection in connections:
             with contextlib.suppress(OSError):
                 attachment.send(connection, refusal)
             connection.close()
-            self._told += 1
         self._pending.clear()
+        return len(connections)
+
+    @property
+    def _may_still_join(self) -> bool:
+        """Whether a script is alive, as far as this launcher knows."""
+        processes = [script.process for script in self.scripts.values() if script.process is not None]
+        return self.start_script is None or any(process.poll() is None for process in processes)
 
     def kill_scripts(self) -> None:
         """Kills all scripts that it has started, and what they have started."""
@@ -174,14 +187,6 @@ class ScriptServer:
             if script.process is not None and script.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(script.process.pid, signal.SIGKILL)
-
-    def refuse_late(self, seconds: float) -> None:
-        """Tells those that join only now, too, why there is no run; their connections would be reset."""
-        limit = time.monotonic() + seconds
-        while self.refusal is not None and self._told < self.expected and time.monotonic() < limit:
-            if ready([self.listener.fileno()], seconds=POLL_INTERVAL):
-                self._accept()
-                self.refuse_all(self.refusal)
 
     def wait_for_scripts(self, seconds: float = float("inf")) -> list[int]:
         """Waits for the ends of the scripts that it has started; returns their exit codes."""
@@ -318,10 +323,10 @@ class ScriptServer:
         if word == attachment.LEFT:
             self._report(Exited(position, 0))
             return
-        code = int(ExitCode.FAILED)
+        code: int | None = None
         if script.process is not None and word != attachment.FAILED:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = script.process.wait(Timeouts.script_end) or code
+                code = script.process.wait(Timeouts.script_end)
         if self._may_start_again(position):
             self._incarnations[position] += 1
             self._start_again(position, code)
@@ -329,9 +334,9 @@ class ScriptServer:
         if word != attachment.FAILED:
             for rank in self._context.experiment.processes[position].ranks:
                 if self._context.heartbeats.of(rank).read().activity is not Activity.END:
-                    how = how_it_ended(code) if script.process is not None else "has ended"
-                    self._report(Failed(rank, f"its process {how} while it took part"))
-        self._report(Exited(position, code))
+                    how = "its process has ended" if code is None else how_it_ended(code)
+                    self._report(Failed(rank, f"{how} while it took part"))
+        self._report(Exited(position, code or int(ExitCode.FAILED)))
 
     def _lose_unborn(self, script: Script) -> None:
         """Reports a script that has ended before it joined."""
@@ -340,7 +345,7 @@ class ScriptServer:
         if self._positions and script.local_rank < len(self._positions):
             position = self._positions[script.local_rank]
             for rank in self._context.experiment.processes[position].ranks:
-                self._report(Failed(rank, f"its script {how_it_ended(code)} before it joined"))
+                self._report(Failed(rank, f"{how_it_ended(code)} before it joined"))
             self._report(Exited(position, code or int(ExitCode.FAILED)))
 
     def _may_start_again(self, position: int) -> bool:

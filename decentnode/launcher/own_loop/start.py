@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from typing import Any, TextIO
 import torch
 
 from decentnode.communication.launcher_link.attachment import Refusal
-from decentnode.core.process_setup import check_kernel, default_threads
+from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput, DecentnodeError, ExitCode
+from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
@@ -68,14 +69,15 @@ def serve_scripts(
         )
         return launcher.run()
     except DecentnodeError as error:
-        server.refuse_all(Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT))
-        server.refuse_late(Timeouts.attach)
+        refusal = Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
+        server.dismiss(refusal, late=Timeouts.attach)
         raise
     except BaseException as error:
-        server.refuse_all(Refusal(f"the launcher has failed: {error!r}"))
+        how = "was stopped" if isinstance(error, SystemExit) else f"has failed: {error!r}"
+        server.dismiss(Refusal(f"the launcher {how}"))
         raise
     finally:
-        server.close()
+        server.dismiss(Refusal("the run has ended"))
 
 
 def script_command(script: Sequence[str]) -> list[str]:
@@ -96,30 +98,41 @@ def starter(
             "DECENTNODE_RANK": str(first_rank + local_rank), "DECENTNODE_SIZE": str(size),
             "DECENTNODE_LOCAL_RANK": str(local_rank), "DECENTNODE_LOCAL_SIZE": str(local_size),
         }  # fmt: skip
-        with logs(local_rank).open("ab") as log:
-            return subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                # A Ctrl-C of the terminal reaches the launcher alone, which ends the run after a round.
-                start_new_session=True,
-            )  # fmt: skip
+        # A script that is started again by a thread of the launcher must not inherit what that blocks.
+        blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        try:
+            with logs(local_rank).open("ab") as log:
+                return subprocess.Popen(
+                    command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                    # A Ctrl-C of the terminal reaches the launcher alone, which ends the run after a round.
+                    start_new_session=True,
+                )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     return start
 
 
+def exit_by_signals() -> None:
+    """Has signals that stop runs end this process as `sys.exit` does: while there are scripts, and no run."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
+
+    for signum in signals_that_stop():
+        signal.signal(signum, end)
+
+
 def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     """Waits for the scripts, which may still save their models; returns the exit code of all together."""
-    try:
-        codes = server.wait_for_scripts()
-    except KeyboardInterrupt:
-        server.kill_scripts()
-        server.wait_for_scripts()
-        return ExitCode.INTERRUPTED
+    # The launcher's handlers ask for the end of a run that has ended.
+    exit_by_signals()
+    codes = server.wait_for_scripts()
     failed = [(rank, ended) for rank, ended in enumerate(codes) if ended]
     if failed and code == ExitCode.OK:
         rank, ended = failed[0]
         print_line(
-            f"after the run, the script of local rank {rank} {how_it_ended(ended)} "
-            f"({counted(len(failed), 'script')} failed)"
+            f"after the run, local rank {rank}: {how_it_ended(ended)} ({counted(len(failed), 'script')} failed)"
         )
         return ExitCode.FAILED
     return code

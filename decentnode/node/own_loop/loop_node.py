@@ -188,19 +188,18 @@ class LoopNode:
         self._refuse_the_past("step()")
         if self.is_server:
             raise RunFailed(f"rank {self.rank} is the server, which makes no steps; call serve()")
-        if self._steps.optimizers and not self._steps.has_stepped:
-            # Gradients are accumulated, or a step was skipped because they were not finite.
+        if not self._steps.is_step():
             return False
         self._steps.count(loss)
         return not self._turn.is_loops
 
-    def _refuse_after_leave(self, call: str) -> None:
+    def _refuse_after_end(self, call: str) -> None:
         if self._has_left:
             raise RunFailed(f"rank {self.rank}: {call} after leave(); join the model again for another run")
+        self._raise_failure()
 
     def _refuse_the_past(self, call: str) -> None:
-        self._refuse_after_leave(call)
-        self._raise_failure()
+        self._refuse_after_end(call)
         if self.is_over:
             rounds = counted(self.rounds, "round")
             if not self._was_told:
@@ -328,7 +327,7 @@ class AwaitedNode(LoopNode):
 
     async def log(self, **metrics: float) -> None:
         """Records an evaluation of the model after the last round."""
-        self._refuse_after_leave("log()")
+        self._refuse_after_end("log()")
         await self._log(metrics)
 
     async def mean_model(self) -> dict[str, Tensor]:
@@ -452,12 +451,13 @@ class BlockingNode(LoopNode):
 
     def serve(self) -> None:
         """Takes part in all rounds without a step, until the run is over: for a server or a standby."""
+        self._refuse_the_past("serve()")
         while self._pass_on():
             pass
 
     def log(self, **metrics: float) -> None:
         """Records an evaluation of the model after the last round."""
-        self._refuse_after_leave("log()")
+        self._refuse_after_end("log()")
         self._wait(self._log(metrics))
 
     def mean_model(self) -> dict[str, Tensor]:
@@ -465,7 +465,7 @@ class BlockingNode(LoopNode):
 
         Of ranks that have left it has no model. It is the same on all ranks, bit for bit.
         """
-        self._raise_failure()
+        self._refuse_after_end("mean_model()")
         return self._wait(self._mean())
 
     def leave(self, failed: bool = False, error: Exception | None = None) -> None:
@@ -477,6 +477,8 @@ class BlockingNode(LoopNode):
             return
         self._has_left = True
         self._participant.scheduler.end()
+        if not failed and self._steps.never_steps:
+            failed, error = True, self._steps.lacks_steps()
         if failed and self._participant.failure is None:
             self._participant.failure = error or RunFailed(f"rank {self.rank}: its loop has failed")
         self._turn.leave()

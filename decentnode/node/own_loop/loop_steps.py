@@ -5,14 +5,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from decentnode.core.text import counted
 from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.errors import BadInput, RunFailed
 from decentnode.node.own_loop.turn import Turn
 from decentnode.training.local_steps import LocalSteps, Tally, TrainReport
 from decentnode.training.pace import Pace
+
+MOST_UNCOUNTED = 1000
+"""Calls without a step of the optimizer; more of them accumulate no gradients, but another one steps."""
+MOST_CHANGED = 3
+"""Such calls in sequence although the model has changed."""
+MOST_UNCHANGED = 10
+"""Steps of an optimizer that leave the model as it is."""
 
 
 class LoopSteps(LocalSteps):
@@ -52,6 +61,11 @@ class LoopSteps(LocalSteps):
         """Gradients of this round that the scheme has changed."""
         self._rate: float | None = None
         """The learning rate of the round's first step; None: it is still to come."""
+        self._uncounted = self._changed = self._unchanged = 0
+        self._versions = self._versions_now()
+        self._is_trained = False
+        """Whether a round's steps have changed the vector."""
+        self._before: tuple[float, ...] = ()
 
     # What the loop does.
 
@@ -74,15 +88,48 @@ class LoopSteps(LocalSteps):
         shared = [tensor for entry, tensor in tensors if not (entry.is_buffer or entry.is_personal)]
         if adjusts and self._are_parameters and not all(id(tensor) in trained for tensor in shared):
             raise BadInput(f"{self._place}: the optimizer has not all parameters that are shared")
+        own = [id(tensor) for tensor in shared if tensor.requires_grad]
+        if own and not self.optimizers and self._are_parameters and trained.isdisjoint(own):
+            raise BadInput(
+                f"{self._place}: the optimizer has none of the parameters that are shared; make it of the "
+                "model that joins"
+            )
         if not self.optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, before_step))
             optimizer.register_step_post_hook(lambda *_: self._after_step())
         self.optimizers.append(optimizer)
         self.state.give(len(self.optimizers) - 1, optimizer)
 
+    def is_step(self) -> bool:
+        """Whether the loop has made a step since the last one; raises RunFailed where another optimizer has."""
+        if not self.optimizers or self.has_stepped:
+            return True
+        # Gradients are accumulated, or a step was skipped because they were not finite.
+        versions = self._versions_now()
+        self._changed = self._changed + 1 if versions != self._versions else 0
+        self._versions = versions
+        self._uncounted += 1
+        if self._changed >= MOST_CHANGED or self._uncounted >= MOST_UNCOUNTED:
+            raise self.lacks_steps()
+        return False
+
+    def lacks_steps(self) -> RunFailed:
+        """Returns the error of a loop whose optimizer is not the one that it has shown."""
+        return RunFailed(
+            f"{self._place}: {counted(self._uncounted, 'call')} of step() without a step of the optimizer "
+            "that joined; show the node the one that steps: node.use(optimizer), or join without"
+        )
+
+    @property
+    def never_steps(self) -> bool:
+        """Whether the loop has called for steps, and its optimizer has made none."""
+        return self._uncounted > 0 and not self.rounds and not self.turn.made
+
     def count(self, loss: Tensor | float | None = None) -> None:
         """Counts a step that the loop has made, with its loss."""
         self.has_stepped = False
+        self._uncounted = self._changed = 0
+        self._versions = self._versions_now()
         self.turn.made += 1
         if loss is not None:
             self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -98,7 +145,8 @@ class LoopSteps(LocalSteps):
         # A fused optimizer divides by the scale inside its step.
         if getattr(optimizer, "grad_scale", None) is not None:
             raise RunFailed(
-                f"{self._place}: the gradient is still scaled; call scaler.unscale_(optimizer) before the step"
+                f"{self._place}: the gradient is still scaled; call scaler.unscale_(optimizer) before the "
+                "step"
             )
         vector = self.vector
         gradient, end = vector.gather_gradient(), vector.layout.shared.numel
@@ -108,6 +156,26 @@ class LoopSteps(LocalSteps):
 
     def _after_step(self) -> None:
         self.has_stepped = True
+
+    def _versions_now(self) -> int:
+        return sum(tensor._version for tensor in self.vector.tensors())
+
+    def _fingerprint(self) -> tuple[float, ...]:
+        """Returns numbers that any step changes."""
+        values = self.vector.trained
+        return float(values.sum(dtype=torch.float64)), float(values.abs().sum(dtype=torch.float64))
+
+    def _check_trained(self, tally: Tally) -> None:
+        """Raises RunFailed where steps of the optimizer leave the model as it is: the loop trains another."""
+        if self._is_trained or not self.optimizers or not tally.steps:
+            return
+        self._is_trained = self._fingerprint() != self._before
+        self._unchanged += int(tally.steps) if tally.learning_rate else 0
+        if not self._is_trained and self._unchanged >= MOST_UNCHANGED:
+            raise RunFailed(
+                f"{self._place}: {self._unchanged} steps have not changed the model that joined; the loop "
+                "trains another one, such as a copy"
+            )
 
     # What the participant asks.
 
@@ -137,6 +205,8 @@ class LoopSteps(LocalSteps):
 
     def begin(self, round: int) -> Tally:
         self.rounds, self._adjusted, self._rate = round, 0, None
+        if self.optimizers and not self._is_trained:
+            self._before = self._fingerprint()
         return Tally(round, self.rate_in(round))
 
     async def step(self, tally: Tally) -> None:
@@ -146,6 +216,7 @@ class LoopSteps(LocalSteps):
     def finish(self, tally: Tally) -> TrainReport:
         self._check()
         self.vector.adopt_replaced()
+        self._check_trained(tally)
         losses = [float(loss) for loss in self._losses]
         self._losses.clear()
         for loss in losses:
