@@ -348,7 +348,7 @@ def note_uncaught_errors() -> None:
     of_program, of_threads = sys.excepthook, threading.excepthook
 
     def note(thread: threading.Thread, error: BaseException | None) -> bool:
-        if error is not None:
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
             _uncaught[thread] = error if isinstance(error, Exception) else RunFailed(type(error).__name__)
         if isinstance(error, DecentnodeError):
             print(error, file=sys.stderr, flush=True)

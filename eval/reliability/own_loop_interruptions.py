@@ -106,7 +106,7 @@ def cases(count: int, seed: int, real_every: int) -> Iterator[Case]:
         sharing = draw.choice((LOOP_TOLERATES, LOOP_TOLERATES, LOOP_NEEDS_ALL))
         lost = (3,) if sharing == LOOP_TOLERATES else (4,)
         is_real = real_every > 0 and number % real_every == 0
-        common = {"number": number, "how": how, "victim": victim, "sharing": sharing, "real": is_real}
+        fields = {"number": number, "how": how, "victim": victim, "sharing": sharing, "real": is_real}
         if how == "launch":
             kind = draw.choice(
                 ("raise", "kill", "exit", "interrupt", "terminate", "slow", "hang", "sys.exit", "sys.exit 3",
@@ -118,41 +118,41 @@ def cases(count: int, seed: int, real_every: int) -> Iterator[Case]:
         else:
             kind = draw.choice(("raise", "sys.exit", "slow"))
         if kind in ("raise", "kill", "exit", "interrupt", "terminate"):
-            yield Case(kind=kind, at=at, codes=lost, **common)
+            yield Case(kind=kind, at=at, codes=lost, **fields)
         elif kind == "slow":
             # A slow rank is waited for as far as the deadline, and continues.
-            yield Case(kind=kind, at=at, codes=(0, *lost), **common)
+            yield Case(kind=kind, at=at, codes=(0, *lost), **fields)
         elif kind == "hang":
-            yield Case(kind=kind, at=at, codes=lost, **common)
+            yield Case(kind=kind, at=at, codes=lost, **fields)
         elif kind == "sys.exit":
-            yield Case(kind=kind, at=at, codes=(0,), **common)
+            yield Case(kind=kind, at=at, codes=(0,), **fields)
         elif kind == "sys.exit 3":
-            yield Case(kind=kind, at=at, codes=(4,), **common)
+            yield Case(kind=kind, at=at, codes=(4,), **fields)
         elif kind in ("before", "after", "unsaid"):
             what = draw.choice(("raise", "kill", "exit", "sys.exit", "sys.exit 3"))
             # Without a word, a rank whose others have done all their rounds is lost alone.
             codes = {"before": (4,), "after": (4,)}.get(kind, (3, 4))
             if what.startswith("sys.exit"):
                 codes = (4,) if what == "sys.exit 3" or kind == "before" else (0,)
-            yield Case(kind=what, when=kind, codes=codes, **common)
+            yield Case(kind=what, when=kind, codes=codes, **fields)
         elif kind == "stop":
             number_of = draw.choice((signal.SIGINT, signal.SIGTERM))
             sent = ((draw.uniform(0.0, 1.2), int(number_of)),)
-            yield Case(kind=kind, signals=sent, codes=(128 + number_of,), goes_on=True, **common)
+            yield Case(kind=kind, signals=sent, codes=(128 + number_of,), goes_on=True, **fields)
         elif kind == "stop twice":
             first = draw.uniform(0.0, 1.0)
             sent = ((first, signal.SIGINT), (first + draw.uniform(0.0, 0.4), signal.SIGINT))
-            yield Case(kind=kind, signals=sent, codes=(130,), **common)
+            yield Case(kind=kind, signals=sent, codes=(130,), **fields)
         elif kind == "stop early":
             number_of = draw.choice((signal.SIGINT, signal.SIGTERM))
             sent = ((draw.uniform(-1.5, 0.0), int(number_of)),)
             # Before the command handles signals, nothing is started.
-            yield Case(kind=kind, signals=sent, codes=(128 + number_of, -number_of), **common)
+            yield Case(kind=kind, signals=sent, codes=(128 + number_of, -number_of), **fields)
         elif kind == "launcher killed":
-            yield Case(kind=kind, signals=((draw.uniform(-1.0, 1.2), 9),), codes=(-9,), **common)
+            yield Case(kind=kind, signals=((draw.uniform(-1.0, 1.2), 9),), codes=(-9,), **fields)
         else:
             what = draw.choice(("raise", "kill", "exit"))
-            tolerates = {**common, "sharing": LOOP_TOLERATES}
+            tolerates = {**fields, "sharing": LOOP_TOLERATES}
             yield Case(kind=what, at=at // 3, attempts=1, codes=(0,), **tolerates)
 
 

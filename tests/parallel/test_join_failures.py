@@ -178,7 +178,7 @@ def test_what_a_rank_hears_of_its_launcher():
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     process = JoinedProcess({0: None}, ours, None, 0, None)
     theirs.close()
-    with pytest.raises(RunFailed, match="^rank 0: the launcher of this machine has ended"):
+    with pytest.raises(RunFailed, match=r"^rank 0: the launcher of this machine has ended"):
         process._check_launcher()
 
 

@@ -132,7 +132,8 @@ def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:
     if failed and code == ExitCode.OK:
         rank, ended = failed[0]
         print_line(
-            f"after the run, local rank {rank}: {how_it_ended(ended)} ({counted(len(failed), 'script')} failed)"
+            f"after the run, local rank {rank}: {how_it_ended(ended)} "
+            f"({counted(len(failed), 'script')} failed)"
         )
         return ExitCode.FAILED
     return code

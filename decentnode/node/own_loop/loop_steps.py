@@ -101,7 +101,7 @@ class LoopSteps(LocalSteps):
         self.state.give(len(self.optimizers) - 1, optimizer)
 
     def is_step(self) -> bool:
-        """Whether the loop has made a step since the last one; raises RunFailed where another optimizer has."""
+        """Whether the loop has made a step since the last one; RunFailed: another optimizer has."""
         if not self.optimizers or self.has_stepped:
             return True
         # Gradients are accumulated, or a step was skipped because they were not finite.
