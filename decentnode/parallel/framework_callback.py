@@ -1,0 +1,180 @@
+"""What the callbacks of training frameworks have in common: a node beside a loop that the framework owns."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import decentnode
+from decentnode.errors import BadInput
+
+STARTED_BY = (
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
+    "SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_",
+)  # fmt: skip
+"""How the variables begin by which torchrun, srun and mpirun number the processes that they start."""
+
+
+@contextmanager
+def single_process() -> Iterator[None]:
+    """Hides from a block that this process is one of several, so that a framework's trainer trains alone.
+
+    A trainer that sees the variables of torchrun, srun or mpirun wraps the model in torch's DDP. On a machine
+    with several GPUs this process sees that of its local rank alone from here on, also after the block.
+    """
+    _choose_gpu()
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(STARTED_BY)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _choose_gpu() -> None:
+    local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
+    if local_rank is None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    count = torch.cuda.device_count()
+    if count < 2:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(local_rank) % count]
+
+
+class MadeSteps:
+    """Whether any of the optimizers has changed parameters: a step that a GradScaler skips is none."""
+
+    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
+        self._is_made = False
+        self._hooks = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        # A fused optimizer is called for a skipped step, too, and has the scaler's finding then.
+        found_inf = getattr(optimizer, "found_inf", None)
+        self._is_made |= found_inf is None or not bool(found_inf)
+
+    def taken(self) -> bool:
+        """Returns whether there was a step since the last call."""
+        is_made, self._is_made = self._is_made, False
+        return is_made
+
+    def end(self) -> None:
+        """Removes the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+class FrameworkCallback:
+    """A node that joins, steps and leaves at the events of a framework.
+
+    The arguments are those of `decentnode.join`, without the model and the optimizer. An object is also of
+    the framework's own class of callbacks, which is imported when the first object is made. As a context it
+    leaves at the end of the block, as failed after an exception.
+    """
+
+    FRAMEWORKS: ClassVar[Mapping[str, str]]
+    """By module: its class of callbacks. Those that are imported count, else the first that is installed."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        bases = tuple(base for base in _classes(cls.FRAMEWORKS) if not issubclass(cls, base))
+        if not bases:
+            return super().__new__(cls)
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        return super().__new__(type(cls.__name__, (cls, *bases), names))
+
+    def __init__(self, config: Any = None, **options: Any) -> None:
+        self.node: Any = None
+        """The node that `decentnode.join` has returned, from the start of the training on."""
+        self._config = config
+        self._options = options
+        self._made_steps = MadeSteps(())
+        self._pause = ExitStack()
+        self._is_paused = False
+        self._last_state: dict[str, Any] = {}
+        """The state of the node when it left."""
+
+    def _join(
+        self, model: nn.Module, optimizers: Iterable[Optimizer], processes: int, state: dict[str, Any]
+    ) -> None:
+        """Joins the other ranks, and loads a node's state if there is one.
+
+        Raises BadInput where the trainer has several processes.
+        """
+        if processes > 1:
+            raise BadInput(
+                f"this trainer trains one model on {processes} processes; make it in a block of "
+                "`with single_process():`, so that every rank trains its own"
+            )
+        optimizers = list(optimizers)
+        optimizer = optimizers[0] if len(optimizers) == 1 else None
+        self.node = decentnode.join(model, self._config, optimizer=optimizer, **self._options)
+        self._made_steps = MadeSteps(optimizers)
+        if state:
+            self.node.load_state_dict(state)
+
+    def _step(self) -> bool:
+        """Reports a step of an optimizer, if there was one; returns False when the run is over."""
+        self._end_pause()
+        if self._made_steps.taken() and not self.node.is_over:
+            return bool(self.node.step())
+        return not self.node.is_over
+
+    def _begin_pause(self) -> None:
+        """The other ranks wait for this one from here on, however long it takes."""
+        if self.node is not None and not self._is_paused:
+            self._pause.enter_context(self.node.busy())
+            self._is_paused = True
+
+    def _end_pause(self) -> None:
+        self._pause.close()
+        self._is_paused = False
+
+    def _log(self, metrics: Mapping[str, Any]) -> None:
+        """Logs those metrics that are numbers, where the model is that after a round."""
+        if self.node is not None and self.node.round_ended:
+            numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+            self.node.log(**numbers)
+
+    def _node_state(self) -> dict[str, Any]:
+        """Returns the node's state, and after the training its last one."""
+        return self._last_state if self.node is None else self.node.state_dict()
+
+    def leave(self, failed: bool = False) -> None:
+        """Ends this rank's part, if it has one."""
+        if self.node is None:
+            return
+        self._end_pause()
+        self._made_steps.end()
+        node, self._last_state, self.node = self.node, self._node_state(), None
+        node.leave(failed=failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave(failed=error is not None)
+
+
+def _classes(frameworks: Mapping[str, str]) -> list[type]:
+    """The frameworks' classes of callbacks; raises BadInput where none is installed."""
+    modules = [module for module in frameworks if module in sys.modules]
+    if not modules:
+        roots = {module: module.partition(".")[0] for module in frameworks}
+        modules = [module for module, root in roots.items() if importlib.util.find_spec(root)][:1]
+    if not modules:
+        raise BadInput(f"none of {', '.join(frameworks)} is installed: pip install 'decentnode[frameworks]'")
+    return [getattr(importlib.import_module(module), frameworks[module]) for module in modules]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
