@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 import decentnode
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
+from decentnode.mapping.rank_place import find_place
+from decentnode.node.own_loop.loop_node import BlockingNode
 
 STARTED_BY = (
     "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
@@ -39,37 +41,11 @@ def single_process() -> Iterator[None]:
 
 
 def _choose_gpu() -> None:
-    local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
-    if local_rank is None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return
-    count = torch.cuda.device_count()
-    if count < 2:
+    place, count = find_place(), torch.cuda.device_count()
+    if place is None or count < 2 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(local_rank) % count]
-
-
-class MadeSteps:
-    """Whether any of the optimizers has changed parameters: a step that a GradScaler skips is none."""
-
-    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
-        self._is_made = False
-        self._hooks = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
-
-    def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        # A fused optimizer is called for a skipped step, too, and has the scaler's finding then.
-        found_inf = getattr(optimizer, "found_inf", None)
-        self._is_made |= found_inf is None or not bool(found_inf)
-
-    def taken(self) -> bool:
-        """Returns whether there was a step since the last call."""
-        is_made, self._is_made = self._is_made, False
-        return is_made
-
-    def end(self) -> None:
-        """Removes the hooks."""
-        for hook in self._hooks:
-            hook.remove()
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place.local_rank % count]
 
 
 class FrameworkCallback:
@@ -91,11 +67,10 @@ class FrameworkCallback:
         return super().__new__(type(cls.__name__, (cls, *bases), names))
 
     def __init__(self, config: Any = None, **options: Any) -> None:
-        self.node: Any = None
-        """The node that `decentnode.join` has returned, from the start of the training on."""
+        self.node: BlockingNode | None = None
+        """What `decentnode.join` has returned, during the training."""
         self._config = config
         self._options = options
-        self._made_steps = MadeSteps(())
         self._pause = ExitStack()
         self._is_paused = False
         self._last_state: dict[str, Any] = {}
@@ -113,19 +88,15 @@ class FrameworkCallback:
                 f"this trainer trains one model on {processes} processes; make it in a block of "
                 "`with single_process():`, so that every rank trains its own"
             )
-        optimizers = list(optimizers)
-        optimizer = optimizers[0] if len(optimizers) == 1 else None
-        self.node = decentnode.join(model, self._config, optimizer=optimizer, **self._options)
-        self._made_steps = MadeSteps(optimizers)
-        if state:
-            self.node.load_state_dict(state)
+        self.node = decentnode.join(
+            model, self._config, optimizer=list(optimizers), state=state or None, **self._options
+        )
 
     def _step(self) -> bool:
-        """Reports a step of an optimizer, if there was one; returns False when the run is over."""
+        """Reports a step of the optimizer, if there was one; returns False when the run is over."""
+        assert self.node is not None
         self._end_pause()
-        if self._made_steps.taken() and not self.node.is_over:
-            return bool(self.node.step())
-        return not self.node.is_over
+        return not self.node.is_over and self.node.step()
 
     def _begin_pause(self) -> None:
         """The other ranks wait for this one from here on, however long it takes."""
@@ -152,8 +123,9 @@ class FrameworkCallback:
         if self.node is None:
             return
         self._end_pause()
-        self._made_steps.end()
-        node, self._last_state, self.node = self.node, self._node_state(), None
+        node, self.node, self._last_state = self.node, None, {}
+        with suppress(RunFailed):  # within a round whose exchange is in progress
+            self._last_state = node.state_dict()
         node.leave(failed=failed)
 
     def __enter__(self) -> Self:

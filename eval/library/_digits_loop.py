@@ -2,8 +2,7 @@
 
 import argparse
 import hashlib
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from decentnode.datasets.digits import Digits
+from decentnode.mapping.rank_place import find_place
 
 BATCH = 32
 GRAPH = "ring"
@@ -29,8 +29,8 @@ class LoopOptions:
     """The step before which the last rank fails; 0: it does not."""
     steps_per_round: int
     sharing: str
-    rank: int = field(default_factory=lambda: int(os.environ["RANK"]))
-    size: int = field(default_factory=lambda: int(os.environ["WORLD_SIZE"]))
+    rank: int = 0
+    size: int = 1
 
     def own_part(self) -> TensorDataset:
         """The training images of this rank, as many as every other has."""
@@ -74,7 +74,10 @@ def options_of(description: str) -> LoopOptions:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    options = LoopOptions(**vars(arguments))
+    place = find_place()
+    if place is None:
+        parser.error("no rank in the environment; start with `decentnode launch --nodes 4`, torchrun or srun")
+    options = LoopOptions(**vars(arguments), rank=place.rank, size=place.size)
     options.folder /= f"rank{options.rank}"
     options.folder.mkdir(parents=True, exist_ok=True)
     return options
