@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.core.process_setup import check_kernel
+from decentnode.core.rng import restored_generators
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
@@ -57,7 +58,8 @@ def join(
         loss: the loss of a model on samples of this rank, for schemes that test models.
         samples: the number of this rank's training samples, for schemes that weight by it.
         count: what counts as a step: a call of `node.step()`, or a step of the optimizer by itself.
-        state: what `node.state_dict()` returned, to continue; or `node.load_state_dict` before the first step.
+        state: what `node.state_dict()` returned, to continue with a model that has its saved values; or load
+            both after join, before the first step.
         rank: of this thread, where ranks are threads.
         size: the number of ranks, where ranks are threads.
         quiet: whether the launcher prints nothing; under `decentnode launch` without effect.
@@ -86,14 +88,16 @@ def join(
         values = {**values, "training": {**values.get("training", {}), "steps_per_round": steps_per_round}}
     failures = values.get("failures", {})
     deadline = float(failures.get("start_deadline", Timeouts.join))
-    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
+    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss, state)
     note_uncaught_errors()
-    if rank is not None:
-        node = _Group.of(place).join(member, name, values, deadline, quiet)
-    else:
-        JoinedProcess.attached([member], place, name, values, deadline, quiet)
-        assert member.node is not None
-        node = member.node
+    # A loop that continues has restored its generators.
+    with restored_generators():
+        if rank is not None:
+            node = _Group.of(place).join(member, name, values, deadline, quiet)
+        else:
+            JoinedProcess.attached([member], place, name, values, deadline, quiet)
+            assert member.node is not None
+            node = member.node
     _models[model] = weakref.ref(node)
     if state is not None:
         node.load_state_dict(state)
