@@ -118,15 +118,15 @@ class FrameworkCallback:
         """Returns the node's state, and after the training its last one."""
         return self._last_state if self.node is None else self.node.state_dict()
 
-    def leave(self, failed: bool = False) -> None:
-        """Ends this rank's part, if it has one."""
+    def leave(self, failed: bool = False, error: BaseException | None = None) -> None:
+        """Ends this rank's part, if it has one; `failed`, by this `error`: as that of `decentnode.join`."""
         if self.node is None:
             return
         self._end_pause()
         node, self.node, self._last_state = self.node, None, {}
         with suppress(RunFailed):  # within a round whose exchange is in progress
             self._last_state = node.state_dict()
-        node.leave(failed=failed)
+        node.leave(failed, error if isinstance(error, Exception) else None)
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ class FrameworkCallback:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave(failed=error is not None)
+        self.leave(error is not None, error)
 
 
 def _classes(frameworks: Mapping[str, str]) -> list[type]:

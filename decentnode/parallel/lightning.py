@@ -71,9 +71,9 @@ class DecentralizedCallback(FrameworkCallback):
         """Leaves."""
         self.leave()
 
-    def on_exception(self, *_: Any) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leaves, so that the others do not wait for this rank."""
-        self.leave(failed=True)
+        self.leave(True, exception)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds the node's state to the checkpoint."""

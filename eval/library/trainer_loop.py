@@ -16,6 +16,11 @@ from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClass
 from decentnode.parallel.hugging_face import DecentralizedTrainerCallback, single_process
 from eval.library._digits_loop import BATCH, GRAPH, LoopOptions, options_of
 
+CONFIG = ViTConfig(
+    image_size=8, patch_size=2, num_channels=1, num_labels=10, hidden_size=32, num_hidden_layers=2,
+    num_attention_heads=2, intermediate_size=64, hidden_dropout_prob=0.1,
+)  # fmt: skip
+
 
 def batch(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Samples as the model names them."""
@@ -39,12 +44,12 @@ class Failure(transformers.TrainerCallback):
 def main() -> None:
     options = options_of(__doc__)
     transformers.logging.set_verbosity_error()
-    model = ViTForImageClassification(
-        ViTConfig(
-            image_size=8, patch_size=2, num_channels=1, num_labels=10, hidden_size=32, num_hidden_layers=2,
-            num_attention_heads=2, intermediate_size=64, hidden_dropout_prob=0.1,
-        )
-    )  # fmt: skip
+    resume_from = str(options.folder / options.resume_from) if options.resume_from else None
+    if resume_from:
+        # The Trainer does not restore all weights of this model: it has other names for them in files.
+        model = ViTForImageClassification.from_pretrained(resume_from)
+    else:
+        model = ViTForImageClassification(CONFIG)
     callback = DecentralizedTrainerCallback(
         graph=GRAPH, sharing=options.sharing, steps_per_round=options.steps_per_round
     )
@@ -59,7 +64,6 @@ def main() -> None:
             model, arguments, batch, part, options.test_part(), compute_metrics=accuracy,
             callbacks=[callback, Failure(options)],
         )  # fmt: skip
-    resume_from = str(options.folder / options.resume_from) if options.resume_from else None
     with callback:
         trainer.train(resume_from_checkpoint=resume_from)
     options.finish(model, trainer.state.global_step)
