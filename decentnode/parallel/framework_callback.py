@@ -18,11 +18,12 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.mapping.rank_place import find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
 
-STARTED_BY = (
-    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
-    "SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_",
+JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+JOB_PREFIXES = (
+    "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL",
+    "MV2_COMM_WORLD_",
 )  # fmt: skip
-"""How the variables begin by which torchrun, srun and mpirun number the processes that they start."""
+"""The variables by which torchrun, srun and mpirun number processes, and how further ones of them begin."""
 
 
 @contextmanager
@@ -33,7 +34,8 @@ def single_process() -> Iterator[None]:
     with several GPUs this process sees that of its local rank alone from here on, also after the block.
     """
     _choose_gpu()
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(STARTED_BY)}
+    names = [name for name in os.environ if name in JOB or name.startswith(JOB_PREFIXES)]
+    hidden = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:

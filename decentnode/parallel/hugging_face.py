@@ -33,9 +33,9 @@ FILE = "decentnode.pt"
 class DecentralizedTrainerCallback(FrameworkCallback):
     """Makes a Trainer of transformers one rank of a decentralized training.
 
-    A step is one of the optimizer that has changed parameters. Each checkpoint of the Trainer has the node's
-    state as a file. The Trainer does not tell a callback which checkpoint it continues from: it is that of the
-    same step in `output_dir`, or `resume_from`.
+    A step is one of the optimizer. Each checkpoint of the Trainer has the node's state as a file. The Trainer
+    does not tell a callback which checkpoint it continues from: it is that of the same step in `output_dir`,
+    or `resume_from`.
     """
 
     FRAMEWORKS = {"transformers": "TrainerCallback"}  # noqa: RUF012
@@ -68,8 +68,9 @@ class DecentralizedTrainerCallback(FrameworkCallback):
         saved: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         if saved["digest"] != self._digest(model):
             raise BadInput(
-                f"{file.parent}: the Trainer has restored other weights than it saved, as transformers 5.24 does "
-                "where it renames weights in files; give it the model of from_pretrained() of this folder"
+                f"{file.parent}: the Trainer has restored other weights than it saved, as transformers 5.24 "
+                "does where files have other names for weights; give it the model of from_pretrained() of "
+                "this folder"
             )
         state_of_node: dict[str, Any] = saved["node"]
         return state_of_node

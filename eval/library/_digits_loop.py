@@ -1,4 +1,4 @@
-"""What the loops of this folder have in common: the digits in equal parts, a network, and a result to compare."""
+"""What loops of this folder have in common: the digits in equal parts, a network, a result to compare."""
 
 import argparse
 import hashlib

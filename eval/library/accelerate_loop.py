@@ -68,7 +68,7 @@ def main() -> None:
                         node.log(accuracy=float((model(images).argmax(1) == labels).float().mean()))
                         model.train()
                 if step % SAVE_EVERY == 0 or not goes_on:
-                    # The parameters are parts of one vector: safetensors would take them for copies of each other.
+                    # Parameters are parts of one vector: Accelerate would leave out all but one of them.
                     folder = str(options.folder / f"checkpoint_{step}")
                     accelerator.save_state(folder, safe_serialization=False)
                 if not goes_on:

@@ -50,17 +50,19 @@ class Failure(Callback):
 def main() -> None:
     options = options_of(__doc__)
     part = options.own_part()
-    # Lightning tells this sampler the epoch, so that an epoch's order does not depend on earlier ones.
-    loader = DataLoader(part, BATCH, sampler=DistributedSampler(part, num_replicas=1, rank=0), drop_last=True)
+    # Lightning tells it the epoch, so that an epoch's order does not depend on earlier ones.
+    sampler = DistributedSampler(part, num_replicas=1, rank=0)
+    loader = DataLoader(part, BATCH, sampler=sampler, drop_last=True)
     checkpoints = ModelCheckpoint(options.folder, "{step}", save_top_k=-1, save_last=True)
     callback = DecentralizedCallback(
         graph=GRAPH, sharing=options.sharing, steps_per_round=options.steps_per_round
     )
     with single_process():
-        # Not max_steps: a run that continues with it counts the epochs otherwise than one that was not stopped.
+        # Not max_steps: with it, Lightning counts the epochs of a resumed run in another way.
         trainer = lightning.Trainer(
-            max_epochs=options.steps // len(loader), accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-            enable_model_summary=False, callbacks=[callback, checkpoints, Failure(options)],
+            max_epochs=options.steps // len(loader), accelerator="cpu", devices=1, logger=False,
+            enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[callback, checkpoints, Failure(options)],
         )  # fmt: skip
     module = Classifier()
     resume_from = options.folder / options.resume_from if options.resume_from else None
