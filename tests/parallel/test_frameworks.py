@@ -162,7 +162,7 @@ class Seen:
 
         self.logged, self.rounds, self.folder = [], 0, folder / str(rank)
         self.callback = DecentralizedCallback(
-            graph="ring", sharing=SHARING, steps_per_round=2, rank=rank, size=SIZE, quiet=True,
+            graph="ring", sharing=sharing, steps_per_round=2, rank=rank, size=SIZE, quiet=True,
             run_dir=str(folder / f"run-{epochs}"),
         )  # fmt: skip
         seen = self
