@@ -19,7 +19,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
-from decentnode.parallel.joined_process import JoinedProcess, Member, note_uncaught_errors
+from decentnode.parallel.joined_process import JoinedProcess, Member, continued_from, note_uncaught_errors
 from decentnode.parallel.shared_model import Shared, TensorsOfLoop
 
 _models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
@@ -201,6 +201,13 @@ class _Group:
         for rank, arguments in sorted(self.arguments.items()):
             if arguments != first:
                 raise BadInput(f"rank {rank}: the arguments of join differ from those of rank 0")
+        places = [continued_from(member.state) for member in members]
+        for member, place_of_state in zip(members, places, strict=True):
+            if place_of_state != places[0]:
+                raise BadInput(
+                    f"rank {member.rank}: its saved state is {place_of_state or 'none'}, that of rank 0 is "
+                    f"{places[0] or 'none'}"
+                )
         name, values = first
         values = {"communication": "inproc", **values}
         place = RankPlace("threads", 0, self.size, 0, self.size)

@@ -317,7 +317,7 @@ def note_uncaught_errors() -> None:
 
 def continued_from(state: Mapping[str, Any] | None) -> str:
     """Returns the place in a run at which a node's state was saved; empty without one."""
-    return "" if state is None else f"{state['rounds']} rounds and {state['steps']} steps"
+    return "" if state is None else f"after {state['rounds']} rounds and {state['steps']} steps"
 
 
 def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | None:

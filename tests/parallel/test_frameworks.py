@@ -4,7 +4,6 @@ import importlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
@@ -17,48 +16,9 @@ import decentnode
 from decentnode.errors import BadInput
 from decentnode.parallel.framework_callback import FrameworkCallback, single_process
 from eval.library.frameworks import FRAMEWORKS, Case
+from tests.support.own_loops import LIMIT, flat, in_loop_threads, samples_of, small_classifier
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 200.0
-
-
-def samples(rank):
-    generator = torch.Generator().manual_seed(rank)
-    inputs = torch.randn(24, 6, generator=generator)
-    return TensorDataset(inputs, (inputs[:, :2].sum(1) > 0).long())
-
-
-def network():
-    network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-    with torch.no_grad():
-        for index, parameter in enumerate(network.parameters()):
-            parameter.copy_(torch.linspace(-0.4, 0.5, parameter.numel()).roll(index).view_as(parameter))
-    return network
-
-
-def in_threads(size, work):
-    """What `work(rank)` gives in each of the threads; the first error is raised."""
-    results, errors = [None] * size, []
-
-    def perform(rank):
-        try:
-            results[rank] = work(rank)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=perform, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads)
-    return results
-
-
-def flat(network):
-    return nn.utils.parameters_to_vector(network.parameters()).detach().clone()
 
 
 # What needs no framework.
@@ -128,7 +88,7 @@ def module_of(lightning, fused):
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.network = network()
+            self.network = small_classifier()
 
         def training_step(self, batch, index):
             inputs, labels = batch
@@ -184,7 +144,7 @@ class Seen:
             callbacks=[self.callback, Watch(), checkpoints], **options,
         )  # fmt: skip
         self.module = module_of(lightning, fused)
-        loader = DataLoader(samples(rank), 4)
+        loader = DataLoader(TensorDataset(*samples_of(rank)), 4)
         self.trainer.fit(self.module, loader, loader, ckpt_path=resume_from and self.folder / resume_from)
 
     @property
@@ -194,14 +154,14 @@ class Seen:
 
 def plain_loop(rank, folder, epochs=2, accumulate=1):
     """The model of the same training in a loop of one's own."""
-    model = network()
+    model = small_classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     node = decentnode.join(
         model, graph="ring", sharing=SHARING, steps_per_round=2, optimizer=optimizer, rank=rank, size=SIZE,
         quiet=True, run_dir=str(folder / "run-plain"),
     )  # fmt: skip
     for _ in range(epochs):
-        for index, (inputs, labels) in enumerate(DataLoader(samples(rank), 4)):
+        for index, (inputs, labels) in enumerate(DataLoader(TensorDataset(*samples_of(rank)), 4)):
             (nn.functional.cross_entropy(model(inputs), labels) / accumulate).backward()
             if (index + 1) % accumulate == 0:
                 optimizer.step()
@@ -213,17 +173,17 @@ def plain_loop(rank, folder, epochs=2, accumulate=1):
 
 def test_lightning_trains_as_a_plain_loop_and_resumes_within_a_round(lightning, tmp_path):
     options = {"accumulate_grad_batches": 2}  # 3 steps in each epoch
-    whole = in_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "whole", **options))
+    whole = in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "whole", **options))
     models = [seen.model for seen in whole]
-    plain = in_threads(SIZE, lambda rank: plain_loop(rank, tmp_path, accumulate=2))
+    plain = in_loop_threads(SIZE, lambda rank: plain_loop(rank, tmp_path, accumulate=2))
     assert [torch.equal(*pair) for pair in zip(models, plain, strict=True)] == [True] * SIZE
     assert [seen.rounds for seen in whole] == [3] * SIZE
     # The first epoch ends within a round.
     assert [seen.logged for seen in whole] == [[(3, {"constant": 0.25})]] * SIZE
     assert [seen.callback.node for seen in whole] == [None] * SIZE
 
-    in_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", epochs=1, **options))
-    resumed = in_threads(
+    in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", epochs=1, **options))
+    resumed = in_loop_threads(
         SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", resume_from="epoch=0.ckpt", **options)
     )
     equal = [torch.equal(seen.model, model) for seen, model in zip(resumed, models, strict=True)]
@@ -239,7 +199,7 @@ def test_a_step_that_lightnings_scaler_skips_is_none(fused, lightning, tmp_path)
         # A fused optimizer is called for a step that is skipped, too.
         return Seen(lightning, rank, tmp_path, precision=precision, sharing="gossip", fused=fused)
 
-    seen = in_threads(SIZE, train)
+    seen = in_loop_threads(SIZE, train)
     assert [one.trainer.global_step for one in seen] == [12] * SIZE
     assert [one.rounds for one in seen] == [5] * SIZE
 
@@ -253,7 +213,7 @@ def test_the_trainers_callback_says_what_is_wrong(tmp_path):
 
     callback = DecentralizedTrainerCallback(graph="ring", rank=0, size=2)
     arguments = SimpleNamespace(output_dir=str(tmp_path), world_size=2)
-    model = network()
+    model = small_classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def begin(step):

@@ -21,7 +21,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.base import Samples
 from decentnode.datasets.partition import Iid, Partition
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
-from decentnode.formats.records import private_megabytes
+from decentnode.formats.records import RoundRecord, private_megabytes
 from decentnode.graph.shard_planes import ShardPlanes
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.local_update import AdaptWhileCommunicating
@@ -39,14 +39,20 @@ class RoundsEnded(DecentnodeError):
 
 @dataclass(eq=False)
 class LoggedScores(AfterRound):
-    """The scores that a loop has logged."""
+    """The scores that a loop has logged, and the rounds after which it may."""
 
+    steps: LoopSteps
     scores: dict[str, float] = field(default_factory=dict)
     round: int = -1
     peak_memory_mb: float = 0.0
 
     def scores_after(self, round: int) -> dict[str, float]:
         return self.scores if self.round == round else {}
+
+    async def after(self, record: RoundRecord) -> bool:
+        # Also after the last round, which no other begins after.
+        self.steps.rounds = record.round + 1
+        return False
 
 
 class LoopNode:
@@ -66,7 +72,7 @@ class LoopNode:
         self._participant, self._steps, self._resources = participant, steps, resources
         self._seed, self._training = seed, training
         self._partition = partition or Iid()
-        self._logged = LoggedScores()
+        self._logged = LoggedScores(steps)
         participant.after_round = [*participant.after_round, self._logged]
         self._has_left = False
         self._mean_round, self._means = -1, 0

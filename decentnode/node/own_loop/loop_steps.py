@@ -15,7 +15,6 @@ from decentnode.node.own_loop.turn import Turn
 from decentnode.training.local_steps import LocalSteps, Tally, TrainReport
 from decentnode.training.pace import Pace
 
-
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
 
