@@ -7,6 +7,7 @@ decentnode adds.
 """
 
 import torch
+from _digits_loop import BATCH, GRAPH, network, options_of
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch import nn
@@ -14,7 +15,6 @@ from torch.utils.data import DataLoader
 
 import decentnode
 from decentnode.parallel.framework_callback import single_process
-from eval.library._digits_loop import BATCH, GRAPH, network, options_of
 
 ACCUMULATED = 2
 SAVE_EVERY = 10

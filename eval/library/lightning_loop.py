@@ -9,12 +9,12 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import torch
+from _digits_loop import BATCH, GRAPH, LoopOptions, network, options_of
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from decentnode.parallel.lightning import DecentralizedCallback, single_process
-from eval.library._digits_loop import BATCH, GRAPH, LoopOptions, network, options_of
 
 
 class Classifier(lightning.LightningModule):

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import transformers
+from _digits_loop import BATCH, GRAPH, LoopOptions, options_of
 from torch import Tensor
 from torch.utils.data import TensorDataset
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from decentnode.parallel.hugging_face import DecentralizedTrainerCallback, single_process
-from eval.library._digits_loop import BATCH, GRAPH, LoopOptions, options_of
 
 CONFIG = ViTConfig(
     image_size=8, patch_size=2, num_channels=1, num_labels=10, hidden_size=32, num_hidden_layers=2,

@@ -105,6 +105,9 @@ def test_all_ranks_continue_from_the_same_place(whole, tmp_path):
 def test_join_leaves_the_generators_of_the_loop(tmp_path):
     models = [small_classifier() for _ in range(SIZE)]
     before = torch.get_rng_state()
-    nodes = in_loop_threads(SIZE, lambda rank: joined(models[rank], None, rank, tmp_path, sharing="gossip"))
-    assert torch.equal(before, torch.get_rng_state())
-    in_loop_threads(SIZE, lambda rank: nodes[rank].leave())
+
+    def work(rank):
+        with joined(models[rank], None, rank, tmp_path, sharing="gossip"):
+            return torch.get_rng_state()
+
+    assert [torch.equal(before, after) for after in in_loop_threads(SIZE, work)] == [True] * SIZE
