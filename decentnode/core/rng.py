@@ -87,10 +87,17 @@ def seed_generators(number: int, on_cpu: bool = True) -> None:
 @contextmanager
 def seeded(seed: int, purpose: str, *counters: int) -> Iterator[None]:
     """Seeds the global generators of the CPU for one purpose within the block, and restores them."""
+    with restored_generators():
+        seed_generators(key(seed, purpose, *counters))
+        yield
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Restores the global generators of the CPU after the block."""
     import torch
 
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    seed_generators(key(seed, purpose, *counters))
     try:
         yield
     finally:

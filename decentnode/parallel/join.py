@@ -14,11 +14,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.core.process_setup import check_kernel
+from decentnode.core.rng import restored_generators
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
-from decentnode.parallel.joined_process import JoinedProcess, Member, note_uncaught_errors
+from decentnode.parallel.joined_process import JoinedProcess, Member, continued_from, note_uncaught_errors
 from decentnode.parallel.shared_model import Shared, TensorsOfLoop
 
 _models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
@@ -57,7 +58,8 @@ def join(
         loss: the loss of a model on samples of this rank, for schemes that test models.
         samples: the number of this rank's training samples, for schemes that weight by it.
         count: what counts as a step: a call of `node.step()`, or a step of the optimizer by itself.
-        state: what `node.state_dict()` returned, to continue; or `node.load_state_dict` before the first step.
+        state: what `node.state_dict()` returned, to continue with a model that has its saved values; or load
+            both after join, before the first step.
         rank: of this thread, where ranks are threads.
         size: the number of ranks, where ranks are threads.
         quiet: whether the launcher prints nothing; under `decentnode launch` without effect.
@@ -92,13 +94,15 @@ def join(
         values = {**values, "training": {**training, "steps_per_round": steps_per_round}}
     deadline = failures.get("start_deadline") if isinstance(failures, Mapping) else None
     deadline = float(deadline) if isinstance(deadline, int | float) else Timeouts.join
-    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss)
-    if rank is not None:
-        node = _Group.of(place).join(member, name, values, deadline, quiet)
-    else:
-        JoinedProcess.attached([member], place, name, values, deadline, quiet)
-        assert member.node is not None
-        node = member.node
+    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss, state)
+    # A loop that continues has restored its generators.
+    with restored_generators():
+        if rank is not None:
+            node = _Group.of(place).join(member, name, values, deadline, quiet)
+        else:
+            JoinedProcess.attached([member], place, name, values, deadline, quiet)
+            assert member.node is not None
+            node = member.node
     _models[model] = weakref.ref(node)
     if state is not None:
         node.load_state_dict(state)
@@ -206,6 +210,13 @@ class _Group:
         for rank, arguments in sorted(self.arguments.items()):
             if arguments != first:
                 raise BadInput(f"rank {rank}: the arguments of join differ from those of rank 0")
+        places = [continued_from(member.state) for member in members]
+        for member, place_of_state in zip(members, places, strict=True):
+            if place_of_state != places[0]:
+                raise BadInput(
+                    f"rank {member.rank}: its saved state is {place_of_state or 'none'}, that of rank 0 is "
+                    f"{places[0] or 'none'}"
+                )
         name, values = first
         values = {"communication": "inproc", **values}
         place = RankPlace("threads", 0, self.size, 0, self.size)

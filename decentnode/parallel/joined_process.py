@@ -77,6 +77,8 @@ class Member:
     optimizers: Sequence[Optimizer]
     samples: int | None
     loss: Callable[[nn.Module], float] | None
+    state: Mapping[str, Any] | None
+    """The saved state of its node; None: it begins."""
     thread: threading.Thread = field(default_factory=threading.current_thread)
     node: BlockingNode | None = None
 
@@ -111,10 +113,12 @@ class JoinedProcess:
             ranks=[member.rank for member in members], size=place.size, pid=os.getpid(),
             version=__version__, model=first.shared.described, config=config_name, values=dict(values),
             optimizer=described_optimizer(first.optimizers), samples=first.samples, folder=str(Path.cwd()),
+            continues=continued_from(first.state),
         )  # fmt: skip
         for member in members[1:]:
             # Threads share the generators of torch, so their models begin as that of the first rank.
-            member.shared.begin_as(first.shared, member.rank)
+            if member.state is None:
+                member.shared.begin_as(first.shared, member.rank)
         connection = connected(place, len(members), start_deadline, quiet)
         # A worker of a DataLoader must not hide the death of this process.
         close_in_children(connection.fileno())
@@ -378,6 +382,11 @@ def _place(connection: socket.socket, request: AttachRequest, seconds: float) ->
     if isinstance(answer, Refusal):
         raise answer.error()
     return answer, fds
+
+
+def continued_from(state: Mapping[str, Any] | None) -> str:
+    """Returns the place in a run at which a node's state was saved; empty without one."""
+    return "" if state is None else f"after {state['rounds']} rounds and {state['steps']} steps"
 
 
 def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | None:

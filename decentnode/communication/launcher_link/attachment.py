@@ -52,6 +52,8 @@ class AttachRequest(msgspec.Struct, frozen=True):
     optimizer: dict[str, Any] | None = None
     """Name and options of the first optimizer; None: the process has shown none."""
     samples: int | None = None
+    continues: str = ""
+    """From where its saved state continues, which is the same for all ranks; empty: it begins."""
     folder: str = "."
     """The current folder."""
 

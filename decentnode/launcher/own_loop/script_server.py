@@ -288,8 +288,10 @@ class ScriptServer:
         }
         shards = first.model.shards
         is_same_shard = request.ranks[0] % shards == first.ranks[0] % shards
-        if restarts_of(self._incarnations[position]) == 0 and is_same_shard:
-            values["the initial model"] = request.model.digest, first.model.digest
+        if restarts_of(self._incarnations[position]) == 0:
+            values["the saved state"] = request.continues, first.continues
+            if is_same_shard and not first.continues:
+                values["the initial model"] = request.model.digest, first.model.digest
         for name, (own, expected) in values.items():
             if own != expected:
                 remedy = "; make it after torch.manual_seed(...)" if name == "the initial model" else ""

@@ -54,6 +54,11 @@ class LoggedScores(AfterRound):
     def scores_after(self, round: int) -> dict[str, float]:
         return self.scores if self.round == round else {}
 
+    async def after(self, record: RoundRecord) -> bool:
+        # Also after the last round, which no other begins after.
+        self.steps.rounds = record.round + 1
+        return False
+
 
 class LoopNode:
     """One rank of a run, as a loop sees it."""

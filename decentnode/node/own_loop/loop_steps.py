@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ MOST_CHANGED = 3
 """Such calls in sequence although the model has changed."""
 MOST_UNCHANGED = 10
 """Steps of an optimizer that leave the model as it is."""
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 
 
 class LoopSteps(LocalSteps):
@@ -95,8 +98,8 @@ class LoopSteps(LocalSteps):
                 "model that joins"
             )
         if not self.optimizers:
-            optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, before_step))
-            optimizer.register_step_post_hook(lambda *_: self._after_step())
+            optimizer.register_step_pre_hook(partial(self._before_step, before_step))
+            optimizer.register_step_post_hook(self._after_step)
         self.optimizers.append(optimizer)
         self.state.give(len(self.optimizers) - 1, optimizer)
 
@@ -135,13 +138,31 @@ class LoopSteps(LocalSteps):
             self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         self._beat()
 
-    def _before_step(self, optimizer: Optimizer, before_step: Callable[[], None]) -> None:
+    def _before_step(
+        self, before_step: Callable[[], None], optimizer: Optimizer, arguments: Arguments, named: Keywords
+    ) -> tuple[Arguments, Keywords] | None:
         before_step()
         if self._rate is None:
             # Here, because the loop may show its optimizer, or change the rate, after the round's start.
             self._rate = self.learning_rate
         if self._adjust_gradient is None or self.turn.is_over:
-            return
+            return None
+        # The gradient of a closure is computed inside of the step; all optimizers but LBFGS call it once.
+        closure = arguments[1] if len(arguments) > 1 else named.get("closure")
+        if closure is None:
+            self._adjust(optimizer)
+            return None
+
+        def adjusted() -> Any:
+            loss = closure()
+            self._adjust(optimizer)
+            return loss
+
+        others = {name: value for name, value in named.items() if name != "closure"}
+        return (arguments[0], adjusted, *arguments[2:]), others
+
+    def _adjust(self, optimizer: Optimizer) -> None:
+        assert self._adjust_gradient is not None
         # A fused optimizer divides by the scale inside its step.
         if getattr(optimizer, "grad_scale", None) is not None:
             raise RunFailed(
@@ -154,8 +175,10 @@ class LoopSteps(LocalSteps):
         vector.scatter_gradient()
         self._adjusted += 1
 
-    def _after_step(self) -> None:
-        self.has_stepped = True
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        # A fused optimizer is called for a step that a GradScaler skips, too, and has its finding then.
+        found_inf = getattr(optimizer, "found_inf", None)
+        self.has_stepped |= found_inf is None or not bool(found_inf)
 
     def _versions_now(self) -> int:
         return sum(tensor._version for tensor in self.vector.tensors())
