@@ -16,7 +16,7 @@ class ShardPlanes(Graph):
     as for whole models (design as in HSDP, torch.distributed.fsdp, with gossip between the groups).
     """
 
-    inner: Graph
+    graph: Graph
     """The graph of the nodes."""
     shards: Positive = 1
     """S, the processes that a model is sharded over."""
@@ -24,44 +24,44 @@ class ShardPlanes(Graph):
     allow_disconnected = True
 
     def __post_init__(self) -> None:
-        inner = self.inner
-        if inner.is_more_than_edges:
-            raise GraphError(f"{name_of(inner)} has roles or asks others, which shards of a node cannot do")
-        self.directed, self.has_weights, self.has_rests = inner.directed, inner.has_weights, inner.has_rests
+        graph = self.graph
+        if graph.is_more_than_edges:
+            raise GraphError(f"{name_of(graph)} has roles or asks others, which shards of a node cannot do")
+        self.directed, self.has_weights, self.has_rests = graph.directed, graph.has_weights, graph.has_rests
 
     @property
     def num_nodes(self) -> int:
-        return self.inner.num_nodes * self.shards
+        return self.graph.num_nodes * self.shards
 
     @property
     def period(self) -> int | None:
-        return self.inner.period
+        return self.graph.period
 
     @property
     def changes(self) -> Changes:
-        spans = self.inner.changes.spans
+        spans = self.graph.changes.spans
         return Changes(
             tuple(
-                (rounds, self if graph is self.inner else ShardPlanes(graph, self.shards))
+                (rounds, self if graph is self.graph else ShardPlanes(graph, self.shards))
                 for rounds, graph in spans
             )
         )
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
-        return self._on_plane(rank, self.inner.targets(rank // self.shards, round))
+        return self._on_plane(rank, self.graph.targets(rank // self.shards, round))
 
     def sources(self, rank: int, round: int) -> tuple[int, ...]:
-        return self._on_plane(rank, self.inner.sources(rank // self.shards, round))
+        return self._on_plane(rank, self.graph.sources(rank // self.shards, round))
 
     def weights(self, rank: int, round: int) -> dict[int, float]:
-        own = self.inner.weights(rank // self.shards, round)
+        own = self.graph.weights(rank // self.shards, round)
         return {node * self.shards + rank % self.shards: weight for node, weight in own.items()}
 
     def trains(self, rank: int, round: int) -> bool:
-        return self.inner.trains(rank // self.shards, round)
+        return self.graph.trains(rank // self.shards, round)
 
     def draw_ahead(self, rounds: range) -> None:
-        self.inner.draw_ahead(rounds)
+        self.graph.draw_ahead(rounds)
 
     def _on_plane(self, rank: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(node * self.shards + rank % self.shards for node in nodes)

@@ -19,7 +19,12 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, StartError
 from decentnode.mapping.rank_place import RankPlace, find_place
 from decentnode.node.own_loop.loop_node import BlockingNode
-from decentnode.parallel.joined_process import JoinedProcess, Member, continued_from, note_uncaught_errors
+from decentnode.parallel.joined_process import (
+    JoinedProcess,
+    JoiningRank,
+    continued_from,
+    note_uncaught_errors,
+)
 from decentnode.parallel.shared_model import Shared, TensorsOfLoop
 
 _models: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[BlockingNode]]" = weakref.WeakKeyDictionary()
@@ -94,15 +99,15 @@ def join(
         values = {**values, "training": {**training, "steps_per_round": steps_per_round}}
     deadline = failures.get("start_deadline") if isinstance(failures, Mapping) else None
     deadline = float(deadline) if isinstance(deadline, int | float) else Timeouts.join
-    member = Member(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss, state)
+    joining = JoiningRank(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss, state)
     # A loop that continues has restored its generators.
     with restored_generators():
         if rank is not None:
-            node = _Group.of(place).join(member, name, values, deadline, quiet)
+            node = _Group.of(place).join(joining, name, values, deadline, quiet)
         else:
-            JoinedProcess.attached([member], place, name, values, deadline, quiet)
-            assert member.node is not None
-            node = member.node
+            JoinedProcess.attached([joining], place, name, values, deadline, quiet)
+            assert joining.node is not None
+            node = joining.node
     _models[model] = weakref.ref(node)
     if state is not None:
         node.load_state_dict(state)
@@ -166,7 +171,7 @@ class _Group:
     """Threads of this process that join together."""
 
     size: int
-    members: dict[int, Member] = field(default_factory=dict)
+    joining_ranks: dict[int, JoiningRank] = field(default_factory=dict)
     arguments: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     error: BaseException | None = None
     is_done: threading.Event = field(default_factory=threading.Event)
@@ -178,17 +183,17 @@ class _Group:
             group = _forming.get(place.size)
             if group is None:
                 group = _forming[place.size] = cls(place.size)
-            if place.rank in group.members:
+            if place.rank in group.joining_ranks:
                 raise BadInput(f"join: rank {place.rank} joins twice, in two threads")
             return group
 
     def join(
-        self, member: Member, name: str | None, values: dict[str, Any], deadline: float, quiet: bool
+        self, joining: JoiningRank, name: str | None, values: dict[str, Any], deadline: float, quiet: bool
     ) -> BlockingNode:
         with _lock:
-            self.members[member.rank] = member
-            self.arguments[member.rank] = name, values
-            is_last = len(self.members) == self.size
+            self.joining_ranks[joining.rank] = joining
+            self.arguments[joining.rank] = name, values
+            is_last = len(self.joining_ranks) == self.size
             if is_last:
                 _forming.pop(self.size, None)
         if is_last:
@@ -201,32 +206,32 @@ class _Group:
                 self.is_done.set()
         else:
             self._wait(deadline)
-        assert member.node is not None
-        return member.node
+        assert joining.node is not None
+        return joining.node
 
     def _begin(self, deadline: float, quiet: bool) -> None:
-        members = [self.members[rank] for rank in sorted(self.members)]
+        joining_ranks = [self.joining_ranks[rank] for rank in sorted(self.joining_ranks)]
         first = self.arguments[0]
         for rank, arguments in sorted(self.arguments.items()):
             if arguments != first:
                 raise BadInput(f"rank {rank}: the arguments of join differ from those of rank 0")
-        places = [continued_from(member.state) for member in members]
-        for member, place_of_state in zip(members, places, strict=True):
+        places = [continued_from(joining.state) for joining in joining_ranks]
+        for joining, place_of_state in zip(joining_ranks, places, strict=True):
             if place_of_state != places[0]:
                 raise BadInput(
-                    f"rank {member.rank}: its saved state is {place_of_state or 'none'}, that of rank 0 is "
+                    f"rank {joining.rank}: its saved state is {place_of_state or 'none'}, that of rank 0 is "
                     f"{places[0] or 'none'}"
                 )
         name, values = first
         values = {"communication": "inproc", **values}
         place = RankPlace("threads", 0, self.size, 0, self.size)
-        JoinedProcess.attached(members, place, name, values, deadline, quiet)
+        JoinedProcess.attached(joining_ranks, place, name, values, deadline, quiet)
 
     def _wait(self, deadline: float) -> None:
         limit = time.monotonic() + deadline
         while not self.is_done.wait(0.1):
-            if time.monotonic() > limit and len(self.members) < self.size:
-                missing = sorted(set(range(self.size)) - self.members.keys())
+            if time.monotonic() > limit and len(self.joining_ranks) < self.size:
+                missing = sorted(set(range(self.size)) - self.joining_ranks.keys())
                 with _lock:
                     _forming.pop(self.size, None)
                 raise StartError(f"ranks {missing} of {self.size} did not join within {deadline:.0f} s")

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link import attachment
-from decentnode.communication.launcher_link.attachment import AttachRequest, Place, Refusal
+from decentnode.communication.launcher_link.attachment import AttachRequest, JoinRefusal, RunPlace
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Failed, Reporter
@@ -69,11 +69,11 @@ _joined: dict[str, int] = {}
 
 
 @dataclass
-class Member:
+class JoiningRank:
     """One rank of this process, as `join` was called for it."""
 
     rank: int
-    shared: TensorsOfLoop
+    tensors: TensorsOfLoop
     optimizers: Sequence[Optimizer]
     samples: int | None
     loss: Callable[[nn.Module], float] | None
@@ -87,7 +87,7 @@ class Member:
 class JoinedProcess:
     """The part of one process in a run."""
 
-    members: dict[int, Member]
+    joining_ranks: dict[int, JoiningRank]
     connection: socket.socket
     context: ForkContext
     position: int
@@ -101,32 +101,33 @@ class JoinedProcess:
 
     @classmethod
     def attached(
-        cls, members: Sequence[Member], place: RankPlace, config_name: str | None, values: Mapping[str, Any],
+        cls, joining_ranks: Sequence[JoiningRank], place: RankPlace, config_name: str | None,
+        values: Mapping[str, Any],
         start_deadline: float, quiet: bool,
     ) -> "JoinedProcess":  # fmt: skip
         """Connects to the launcher of this machine, builds everything, and begins.
 
         Raises BadInput and StartError, one line each.
         """
-        first = members[0]
+        first = joining_ranks[0]
         request = AttachRequest(
-            ranks=[member.rank for member in members], size=place.size, pid=os.getpid(),
-            version=__version__, model=first.shared.described, config=config_name, values=dict(values),
+            ranks=[joining.rank for joining in joining_ranks], size=place.size, pid=os.getpid(),
+            version=__version__, model=first.tensors.described, config=config_name, values=dict(values),
             optimizer=described_optimizer(first.optimizers), samples=first.samples, folder=str(Path.cwd()),
             continues=continued_from(first.state),
         )  # fmt: skip
-        for member in members[1:]:
+        for joining in joining_ranks[1:]:
             # Threads share the generators of torch, so their models begin as that of the first rank.
-            if member.state is None:
-                member.shared.begin_as(first.shared, member.rank)
-        connection = connected(place, len(members), start_deadline, quiet)
+            if joining.state is None:
+                joining.tensors.begin_as(first.tensors, joining.rank)
+        connection = connected(place, len(joining_ranks), start_deadline, quiet)
         # A worker of a DataLoader must not hide the death of this process.
         close_in_children(connection.fileno())
         try:
             answer, fds = _place(connection, request, 2 * start_deadline)
             if LAUNCHER in os.environ:
                 _write_to(Path(answer.run_dir) / log_name(request.ranks[0]))
-            made = cls._built(members, connection, answer, fds)
+            made = cls._built(joining_ranks, connection, answer, fds)
         except BaseException:
             close_here(connection.detach())
             raise
@@ -135,7 +136,7 @@ class JoinedProcess:
 
     @classmethod
     def _built(
-        cls, members: Sequence[Member], connection: socket.socket, place: Place, fds: list[int]
+        cls, joining_ranks: Sequence[JoiningRank], connection: socket.socket, place: RunPlace, fds: list[int]
     ) -> "JoinedProcess":
         run_dir = Path(place.run_dir)
         settings = config.load(run_dir / "config.yaml")
@@ -160,10 +161,14 @@ class JoinedProcess:
         try:
             _, host = prepare_process(context, place.position, place.incarnation)
             process = cls(
-                {member.rank: member for member in members}, connection, context, place.position, host
+                {joining.rank: joining for joining in joining_ranks},
+                connection,
+                context,
+                place.position,
+                host,
             )
             try:
-                participants = [process._participant(member) for member in members]
+                participants = [process._participant(joining) for joining in joining_ranks]
                 begin_run(
                     context,
                     place.position,
@@ -177,22 +182,24 @@ class JoinedProcess:
                 raise
         except BaseException as error:
             line = str(error) if isinstance(error, DecentnodeError) else explained(error)
-            for member in members:
-                failed = Failed(member.rank, line[:500], is_out_of_memory(error), isinstance(error, BadInput))
+            for joining in joining_ranks:
+                failed = Failed(
+                    joining.rank, line[:500], is_out_of_memory(error), isinstance(error, BadInput)
+                )
                 context.reporter.send(failed)
             with contextlib.suppress(OSError):
                 connection.send(attachment.FAILED)
             raise
         for participant in participants:
             participant.begin()
-        if len(members) > 1:
+        if len(joining_ranks) > 1:
             threading.Thread(target=process._watch_threads, name="loops", daemon=True).start()
         return process
 
-    def _participant(self, member: Member) -> Participant:
-        experiment, shared = self.context.experiment, member.shared
+    def _participant(self, joining: JoiningRank) -> Participant:
+        experiment, shared = self.context.experiment, joining.tensors
         graph, training = experiment.graph.graph, experiment.settings.training
-        rank, turn = member.rank, Turn()
+        rank, turn = joining.rank, Turn()
 
         def steps_in(round: int) -> float:
             if rank in graph.servers or not graph.trains(rank, round):
@@ -216,7 +223,7 @@ class JoinedProcess:
                     f"sharing: {name_of(sharing)} changes gradients, and functions share no gradients; share "
                     "parameters"
                 )
-            if needs and not member.optimizers:
+            if needs and not joining.optimizers:
                 raise BadInput(
                     f"sharing: {name_of(sharing)} works with the steps of an optimizer; "
                     "join(..., optimizer=...)"
@@ -228,8 +235,8 @@ class JoinedProcess:
             )  # fmt: skip
 
         schemes = experiment.schemes
-        if member.samples is not None or member.loss is not None:
-            schemes = replace(schemes, own_samples=member.samples, own_loss=self._local_loss(member))
+        if joining.samples is not None or joining.loss is not None:
+            schemes = replace(schemes, own_samples=joining.samples, own_loss=self._local_loss(joining))
         factory = ParticipantFactory(experiment, schemes)
         participant = factory.participant(
             rank, self.host, make_steps, shared.module_tensors(experiment.layout)
@@ -237,17 +244,17 @@ class JoinedProcess:
         participant.exchange.ends_with_peers = True
         steps = participant.local_steps
         assert isinstance(steps, LoopSteps)
-        member.node = BlockingNode(
+        joining.node = BlockingNode(
             participant, steps, self.context, shared.model, experiment.settings.seed,
-            partition=experiment.settings.dataset.make().of_loops,
+            partition=experiment.settings.dataset.make().loop_partition,
             run=partial(run_participant, fork_context=self.context), closes=self._note_end,
         )  # fmt: skip
-        for optimizer in member.optimizers:
-            member.node.use(optimizer)
+        for optimizer in joining.optimizers:
+            joining.node.use(optimizer)
         return participant
 
-    def _local_loss(self, member: Member) -> Callable[[torch.Tensor, int], float] | None:
-        loss, shared = member.loss, member.shared
+    def _local_loss(self, joining: JoiningRank) -> Callable[[torch.Tensor, int], float] | None:
+        loss, shared = joining.loss, joining.tensors
         if loss is None:
             return None
         from decentnode.models.module_copies import copied
@@ -269,10 +276,10 @@ class JoinedProcess:
             if not self._end and fd >= 0 and ready([fd], seconds=0.0):
                 self._end = "the launcher of this machine has ended"
                 with contextlib.suppress(OSError, ValueError):
-                    self._end = attachment.receive(self.connection, Refusal)[0].reason
+                    self._end = attachment.receive(self.connection, JoinRefusal)[0].reason
         if self._end:
             raise RunFailed(
-                f"rank {', '.join(map(str, self.members))}: {self._end}; so does this rank's part"
+                f"rank {', '.join(map(str, self.joining_ranks))}: {self._end}; so does this rank's part"
             )
 
     def _wait_for_start(self, start: int) -> None:
@@ -282,7 +289,7 @@ class JoinedProcess:
             found = ready([start, self.connection.fileno()], seconds=1.0)
             if self.connection.fileno() in found:
                 try:
-                    answer, _ = attachment.receive(self.connection, Refusal)
+                    answer, _ = attachment.receive(self.connection, JoinRefusal)
                 except (OSError, ValueError) as error:
                     raise StartError(
                         "the launcher of this machine has ended before the first round"
@@ -298,10 +305,10 @@ class JoinedProcess:
     def _watch_threads(self) -> None:
         """Ends the part of each thread that has ended without saying so: nobody may wait for it."""
         while not self._is_closed:
-            for member in self.members.values():
-                node = member.node
-                if node is not None and not member.thread.is_alive() and not node.has_left:
-                    error = _uncaught.get(member.thread)
+            for joining in self.joining_ranks.values():
+                node = joining.node
+                if node is not None and not joining.thread.is_alive() and not node.has_left:
+                    error = _uncaught.get(joining.thread)
                     node.leave(failed=error is not None, error=error)
             time.sleep(Timeouts.thread_check)
 
@@ -309,7 +316,7 @@ class JoinedProcess:
         """Closes the process's part when all of its nodes have ended."""
         with self._lock:
             self._codes.append(code)
-            if len(self._codes) < len(self.members):
+            if len(self._codes) < len(self.joining_ranks):
                 return
         self.finish(max(self._codes))
 
@@ -332,10 +339,10 @@ class JoinedProcess:
         """Ends the parts of all nodes that have not left: the program ends."""
         if os.getpid() != self._owner:
             return
-        for member in self.members.values():
-            if member.node is not None and not member.node.has_left:
-                error = _uncaught.get(member.thread)
-                member.node.leave(failed=error is not None, error=error)
+        for joining in self.joining_ranks.values():
+            if joining.node is not None and not joining.node.has_left:
+                error = _uncaught.get(joining.thread)
+                joining.node.leave(failed=error is not None, error=error)
 
 
 _uncaught: "weakref.WeakKeyDictionary[threading.Thread, Exception]" = weakref.WeakKeyDictionary()
@@ -371,15 +378,15 @@ def note_uncaught_errors() -> None:
     sys.excepthook, threading.excepthook = note_of_program, note_of_thread
 
 
-def _place(connection: socket.socket, request: AttachRequest, seconds: float) -> tuple[Place, list[int]]:
+def _place(connection: socket.socket, request: AttachRequest, seconds: float) -> tuple[RunPlace, list[int]]:
     """Asks for a place; raises BadInput and StartError."""
     try:
         attachment.send(connection, request)
         connection.settimeout(seconds)
-        answer, fds = attachment.receive(connection, Place, Refusal)
+        answer, fds = attachment.receive(connection, RunPlace, JoinRefusal)
     except (OSError, ValueError) as error:
         raise StartError(f"the launcher of this machine gave no place: {error}") from error
-    if isinstance(answer, Refusal):
+    if isinstance(answer, JoinRefusal):
         raise answer.error()
     return answer, fds
 
@@ -404,14 +411,14 @@ def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | Non
     return {"name": cls.__name__ if getattr(torch.optim, cls.__name__, None) is cls else "Adam", **kept}
 
 
-def connected(place: RankPlace, members: int, seconds: float, quiet: bool) -> socket.socket:
+def connected(place: RankPlace, joining_ranks: int, seconds: float, quiet: bool) -> socket.socket:
     """Returns a connection to this machine's launcher, which the first rank starts; raises StartError."""
     path = os.environ.get(LAUNCHER)
     if path:
         return attachment.connect(Path(path), 0.0)
-    if members > 1 or place.local_size == 1:
+    if joining_ranks > 1 or place.local_size == 1:
         # All ranks of this machine are here.
-        return _started_launcher(place, members, None, seconds, quiet)
+        return _started_launcher(place, joining_ranks, None, seconds, quiet)
     key = "/".join(
         [place.starter, *(os.environ.get(name, "") for name in _JOB), str(os.getuid()), str(place.machine)]
     )
@@ -419,7 +426,7 @@ def connected(place: RankPlace, members: int, seconds: float, quiet: bool) -> so
     name = f"decentnode-join-{zlib.crc32(f'{key}/{number}'.encode()):08x}"
     where = Path(folder_for_sockets()) / name
     if place.local_rank == 0:
-        return _started_launcher(place, members, where, seconds, quiet)
+        return _started_launcher(place, joining_ranks, where, seconds, quiet)
     return attachment.connect(where, seconds)
 
 
@@ -431,12 +438,12 @@ _JOB = (
 
 
 def _started_launcher(
-    place: RankPlace, members: int, where: Path | None, seconds: float, quiet: bool
+    place: RankPlace, joining_ranks: int, where: Path | None, seconds: float, quiet: bool
 ) -> socket.socket:
     own = Path(folder_for_sockets()) / f"decentnode-join-{os.getpid()}-{time.monotonic_ns():x}"
     path = where or own
     listener = attachment.listen(path)
-    processes = 1 if members > 1 else place.local_size
+    processes = 1 if joining_ranks > 1 else place.local_size
     arguments = [processes, place.local_size, place.machines, seconds, os.devnull if quiet else ""]
     environ = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_ERROR_FILE"}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH", "")]))
@@ -444,7 +451,8 @@ def _started_launcher(
         # For the launchers, each machine has one process of the job.
         environ |= {
             "RANK": str(place.machine), "WORLD_SIZE": str(place.machines), "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(place.machine), "GROUP_WORLD_SIZE": str(place.machines),
+            "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(place.machine),
+            "GROUP_WORLD_SIZE": str(place.machines),
             "SLURM_STEP_TASKS_PER_NODE": f"1(x{place.machines})",
         }  # fmt: skip
     else:

@@ -99,16 +99,17 @@ class TensorsOfLoop:
             dtype=NAMES[self.dtype], digest=state.hexdigest(),
         )  # fmt: skip
 
-    def begin_as(self, other: "TensorsOfLoop", rank: int) -> None:
+    def begin_as(self, other_tensors: "TensorsOfLoop", rank: int) -> None:
         """Takes the values of another rank's model; raises BadInput where it has other tensors."""
-        shapes = [{name: (*tensor.shape,) for name, tensor in one.tensors.items()} for one in (self, other)]
-        if shapes[0] != shapes[1] or self.dtype != other.dtype:
+        both = self, other_tensors
+        shapes = [{name: (*tensor.shape,) for name, tensor in one.tensors.items()} for one in both]
+        if shapes[0] != shapes[1] or self.dtype != other_tensors.dtype:
             raise BadInput(
                 f"rank {rank}: what it shares has other names, shapes or types than that of rank 0"
             )
         with torch.no_grad():
             for name, tensor in self.tensors.items():
-                tensor.copy_(other.tensors[name])
+                tensor.copy_(other_tensors.tensors[name])
 
     def module_tensors(self, layout: ParameterLayout) -> ModuleTensors:
         """Returns them as a vector needs them."""

@@ -1,10 +1,10 @@
-"""What a loop of one's own costs: `decentnode launch` with a script beside `decentnode run` of the same training.
+"""What a loop of one's own costs: `decentnode launch` beside `decentnode run` of the same training.
 
     python eval/benchmarks/own_loop.py [SIZE ...] [--pairs N] [--small]
 
-SIZE is how many parameters the model has, such as 1e5. Two nodes train the same network on the same batches of
-digits, one step in each round, over shared memory. Times are those of a round, from the first to the last, by
-the records of the nodes; both commands take turns.
+SIZE is how many parameters the model has, such as 1e5. Two nodes train the same network on batches of digits,
+one step in each round, over shared memory. Times are those of a round, by the records of the nodes; both
+commands take turns.
 """
 
 import argparse

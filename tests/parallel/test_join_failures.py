@@ -17,7 +17,7 @@ from torch import nn
 
 import decentnode
 from decentnode.communication.launcher_link import attachment
-from decentnode.communication.launcher_link.attachment import Refusal
+from decentnode.communication.launcher_link.attachment import JoinRefusal
 from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.launcher.own_loop.script_server import ScriptServer
@@ -171,7 +171,7 @@ def test_what_a_rank_hears_of_its_launcher():
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     process = JoinedProcess({0: None, 1: None}, ours, None, 0, None)
     process._check_launcher()
-    attachment.send(theirs, Refusal("rank 3 has other parameters"))
+    attachment.send(theirs, JoinRefusal("rank 3 has other parameters"))
     for _ in range(2):
         with pytest.raises(RunFailed, match=r"^rank 0, 1: rank 3 has other parameters; so does this rank's"):
             process._check_launcher()
@@ -198,7 +198,7 @@ def test_scripts_that_do_not_join(script, line, tmp_path):
         server.first_request(20.0 if script == ["false"] else 0.2)
     assert str(found.value) == line
     server.kill_scripts()
-    server.dismiss(Refusal("over"))
+    server.dismiss(JoinRefusal("over"))
     assert len(server.wait_for_scripts(10.0)) == 1 and not (tmp_path / "door").exists()
 
 

@@ -58,7 +58,7 @@ class AttachRequest(msgspec.Struct, frozen=True):
     """The current folder."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class RunPlace(msgspec.Struct, frozen=True):
     """The place of a process in a run."""
 
     settings: str
@@ -74,7 +74,7 @@ class Place(msgspec.Struct, frozen=True):
     """The hash of the settings in checkpoints."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class JoinRefusal(msgspec.Struct, frozen=True):
     """Why a process has no place, or has lost it."""
 
     reason: str

@@ -61,10 +61,10 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     }  # fmt: skip
     given["evaluation"] = {"every": 0, "final": False, "average_model": False, **pictures}
     if partition is not None:
-        given["dataset"]["of_loops"] = partition
+        given["dataset"]["loop_partition"] = partition
     _sized(given, request.size // model.shards)
     if model.shards > 1:
-        given["graph"] = {"name": PLANES, "inner": given["graph"], "shards": model.shards}
+        given["graph"] = {"name": PLANES, "graph": given["graph"], "shards": model.shards}
     settings = config.understand(document)
     if model.shards > 1:
         _check_shards(settings)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from decentnode.communication.launcher_link import attachment
-from decentnode.communication.launcher_link.attachment import AttachRequest, Place, Refusal
+from decentnode.communication.launcher_link.attachment import AttachRequest, JoinRefusal, RunPlace
 from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Reporter, Restarted
 from decentnode.config import loader as config
@@ -58,8 +58,10 @@ class ScriptServer:
     """Starts the script of a local rank; None: somebody else starts them."""
     scripts: dict[int, Script] = field(default_factory=dict)
     """By local rank."""
+    run_request: AttachRequest = field(init=False)
+    """The request that the settings of the run are of."""
     _pending: list[tuple[socket.socket, AttachRequest]] = field(default_factory=list)
-    _by_position: dict[int, Script] = field(default_factory=dict)
+    _script_at: dict[int, Script] = field(default_factory=dict)
     _incarnations: dict[int, int] = field(default_factory=dict)
     _is_over: bool = False
     """How many processes were told that there is no run."""
@@ -95,7 +97,8 @@ class ScriptServer:
                     local_rank = pidfds[fd].local_rank
                     raise StartError(f"local rank {local_rank}: {how_it_ended(code)} before it joined")
                 self._accept()
-        return self._pending[0][1]
+        self.run_request = self._pending[0][1]
+        return self.run_request
 
     def _accept(self) -> None:
         connection, _ = self.listener.accept()
@@ -126,7 +129,7 @@ class ScriptServer:
     def kill(self) -> None:
         """Kills all scripts that take part, at once."""
         self._is_over = True
-        for script in list(self._by_position.values()):
+        for script in list(self._script_at.values()):
             if not script.has_left and script.request is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(script.request.pid, signal.SIGKILL)
@@ -136,7 +139,7 @@ class ScriptServer:
         if self.start_script is None or self._is_over or incarnation <= self._incarnations[position]:
             return
         self._incarnations[position] = incarnation
-        script = self._by_position.get(position)
+        script = self._script_at.get(position)
         if script is not None and script.process is not None and script.process.poll() is None:
             script.process.kill()
         else:
@@ -149,7 +152,7 @@ class ScriptServer:
             os.write(self._woken, b"x")
             self._thread.join(Timeouts.server_end)
 
-    def dismiss(self, refusal: Refusal, late: float = 0.0) -> None:
+    def dismiss(self, refusal: JoinRefusal, late: float = 0.0) -> None:
         """Ends the parts of all scripts that still have one, and says why; the scripts themselves go on.
 
         `late`: seconds in which those that join only now are told, too; their connections would be reset.
@@ -164,10 +167,10 @@ class ScriptServer:
             Path(self.listener.getsockname()).unlink(missing_ok=True)
         self.listener.close()
 
-    def _refuse(self, refusal: Refusal) -> int:
+    def _refuse(self, refusal: JoinRefusal) -> int:
         """Refuses all that have a connection; returns how many these are."""
         connections = [connection for connection, _ in self._pending]
-        connections += [s.connection for s in self._by_position.values() if s.connection is not None]
+        connections += [s.connection for s in self._script_at.values() if s.connection is not None]
         for connection in connections:
             with contextlib.suppress(OSError):
                 attachment.send(connection, refusal)
@@ -207,7 +210,7 @@ class ScriptServer:
             self._pending.clear()
             watched = {
                 s.connection.fileno(): position
-                for position, s in self._by_position.items()
+                for position, s in self._script_at.items()
                 if s.connection is not None and not s.has_left
             }
             unborn = {
@@ -235,9 +238,9 @@ class ScriptServer:
         reason = self._objection(request, position)
         if reason or position is None:
             with contextlib.suppress(OSError):
-                attachment.send(connection, Refusal(reason, is_bad_input=True))
+                attachment.send(connection, JoinRefusal(reason, is_bad_input=True))
             connection.close()
-            if position is not None and position not in self._by_position:
+            if position is not None and position not in self._script_at:
                 for rank in request.ranks:
                     self._report(Failed(rank, reason[:500], False, is_bad_input=True))
                 self._report(Exited(position, int(ExitCode.BAD_INPUT)))
@@ -246,8 +249,8 @@ class ScriptServer:
         script = next((s for s in self.scripts.values() if s.process and s.process.pid == request.pid), None)
         script = script or self.scripts.setdefault(position, Script(position))
         script.connection, script.request = connection, request
-        self._by_position[position] = script
-        place = Place(
+        self._script_at[position] = script
+        place = RunPlace(
             settings=config.dump(experiment.settings), position=position,
             incarnation=self._incarnations[position], local_ranks=sorted(self._local_ranks()),
             run_dir=str(context.records.parent), socket_dir=context.socket_dir,
@@ -266,12 +269,12 @@ class ScriptServer:
 
     def _objection(self, request: AttachRequest, position: int | None) -> str:
         """Returns why a process cannot have a place; empty if it can."""
-        first = self.first
+        first = self.run_request
         ranks = ", ".join(map(str, request.ranks))
         if position is None:
             here = sorted(self._local_ranks())
             return f"rank {ranks} joins at the launcher of ranks {here[0]} to {here[-1]}"
-        present = self._by_position.get(position)
+        present = self._script_at.get(position)
         if present is not None and present.connection is not None and not present.has_left:
             return (
                 f"rank {ranks} has joined already, as process {present.request.pid if present.request else 0}"
@@ -299,25 +302,16 @@ class ScriptServer:
                 return f"rank {ranks}: {name} differs from rank {first.ranks[0]}'s: {difference}{remedy}"
         return ""
 
-    @property
-    def first(self) -> AttachRequest:
-        """The request that the settings are of."""
-        return self._first
-
-    @first.setter
-    def first(self, request: AttachRequest) -> None:
-        self._first = request
-
     def _hear(self, position: int) -> None:
         """Takes the last word of a script, or the end of its connection."""
-        script = self._by_position[position]
+        script = self._script_at[position]
         word = b""
         with contextlib.suppress(OSError):
             word = script.connection.recv(1) if script.connection is not None else b""
         self._end(position, word)
 
     def _end(self, position: int, word: bytes = b"") -> None:
-        script = self._by_position[position]
+        script = self._script_at[position]
         if script.connection is not None:
             script.connection.close()
             script.connection = None
@@ -367,8 +361,8 @@ class ScriptServer:
     def _start_again(self, position: int, status: int | None = None) -> None:
         self._report(Restarted(position, status, self._incarnations[position]))
         try:
-            local_rank = self._by_position[position].local_rank
-            self._by_position[position] = self._start(local_rank)
+            local_rank = self._script_at[position].local_rank
+            self._script_at[position] = self._start(local_rank)
         except DecentnodeError as error:
             for rank in self._context.experiment.processes[position].ranks:
                 self._report(Failed(rank, str(error)[:500], False, isinstance(error, BadInput)))

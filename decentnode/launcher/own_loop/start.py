@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import torch
 
-from decentnode.communication.launcher_link.attachment import Refusal
+from decentnode.communication.launcher_link.attachment import JoinRefusal
 from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
@@ -42,7 +42,7 @@ def serve_scripts(
     torch.set_num_threads(1)
     try:
         server.start()
-        server.first = request = server.first_request(start_deadline)
+        request = server.first_request(start_deadline)
         os.chdir(request.folder)
         resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
         settings, ignored = settings_of(request, mapping, name)
@@ -69,15 +69,15 @@ def serve_scripts(
         )
         return launcher.run()
     except DecentnodeError as error:
-        refusal = Refusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
+        refusal = JoinRefusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
         server.dismiss(refusal, late=Timeouts.attach)
         raise
     except BaseException as error:
         how = "was stopped" if isinstance(error, SystemExit) else f"has failed: {error!r}"
-        server.dismiss(Refusal(f"the launcher {how}"))
+        server.dismiss(JoinRefusal(f"the launcher {how}"))
         raise
     finally:
-        server.dismiss(Refusal("the run has ended"))
+        server.dismiss(JoinRefusal("the run has ended"))
 
 
 def script_command(script: Sequence[str]) -> list[str]:

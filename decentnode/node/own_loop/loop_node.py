@@ -48,16 +48,12 @@ class LoggedScores(AfterRound):
     peak_memory_mb: float = 0.0
 
     async def after(self, record: RoundRecord) -> bool:
+        # Also after the last round, which no other begins after.
         self.steps.rounds = record.round + 1
         return False
 
     def scores_after(self, round: int) -> dict[str, float]:
         return self.scores if self.round == round else {}
-
-    async def after(self, record: RoundRecord) -> bool:
-        # Also after the last round, which no other begins after.
-        self.steps.rounds = record.round + 1
-        return False
 
 
 class LoopNode:
@@ -69,7 +65,8 @@ class LoopNode:
     ) -> None:  # fmt: skip
         """`partition`: how `shard` distributes samples; by default evenly.
 
-        `training`: the samples and the objective of the run; None: the loop has its own."""
+        `training`: the samples and the objective of the run; None: the loop has its own.
+        """
         self.model = module
         """The model, whose shared parameters are views of the node's vector."""
         self.round_ended = False
@@ -163,7 +160,7 @@ class LoopNode:
         return torch.Generator().manual_seed(key(self._seed, f"loop/{purpose}", self.rank, *counters))
 
     def shard(self, samples: Any, labels: Any = None) -> Any:
-        """Returns the part of a dataset that is this rank's: `torch.utils.data.Subset`, equal parts by default.
+        """Returns this rank's part of a dataset, a `torch.utils.data.Subset`; equal parts by default.
 
         `samples`: anything with a length; `labels`: of each sample, for partitions by label, if the
         configuration has one (`partition=`).
@@ -416,7 +413,8 @@ class BlockingNode(LoopNode):
             raise RunFailed(f"rank {self.rank}: load_state_dict() after the first step; call it before")
         if (state["rank"], state["size"]) != (self.rank, self.size):
             raise BadInput(
-                f"rank {self.rank} of {self.size}: the saved state is of rank {state['rank']} of {state['size']}"
+                f"rank {self.rank} of {self.size}: the saved state is of rank {state['rank']} of "
+                f"{state['size']}"
             )
         participant = self._participant
         participant.vector.adopt_replaced()

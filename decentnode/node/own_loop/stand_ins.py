@@ -59,7 +59,7 @@ class LoopSamples(Dataset):
     """One sample of nothing for each rank: a loop has samples of its own."""
 
     nodes: int = 1
-    of_loops: Partition | None = None
+    loop_partition: Partition | None = None
     """How `node.shard` distributes the samples of loops; null: evenly."""
     reads_files = False
 
