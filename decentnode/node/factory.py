@@ -275,8 +275,8 @@ class NodeFactory(ParticipantFactory):
                 return unlimited
 
             return LoopSteps(
-                parts.vector, f"rank {rank}", steps_in, Turn(), parts.sharing.adjust_gradient,
-                pace=training.hooks.pace, beat=training.beat,
+                parts.vector, f"rank {rank}", steps_in, training.trains_in, Turn(),
+                parts.sharing.adjust_gradient, pace=training.hooks.pace, beat=training.beat,
             )  # fmt: skip
 
         trainings: list[Training] = []

@@ -296,7 +296,9 @@ def _run_blocking(node: Node, loop: Factory, fork_context: ForkContext) -> ExitC
     node.vector.module.train()
     # What it raises is reported where its participant ends.
     with contextlib.suppress(Exception, SystemExit), seen:
-        seen.start()
+        # A server makes no steps, so its loop would not have its turn before the end.
+        if not seen.is_server:
+            seen.start()
         if not seen.is_over:
             loop.cls(seen, **loop.options)
     return codes[0]
@@ -312,7 +314,8 @@ async def _run_loop(node: Node, steps: LoopSteps, fork_context: ForkContext) -> 
     node.exchange.ends_with_peers = True
     node.vector.module.train()
     try:
-        await seen.begin()
+        if not seen.is_server:
+            await seen.begin()
         if not seen.is_over:
             await loop.cls(seen, **loop.options)
     except (RoundsEnded, SystemExit):
@@ -341,6 +344,9 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
     steps, loop = node.local_steps, None
     if isinstance(steps, LoopSteps):
         loop = asyncio.create_task(_run_loop(node, steps, fork_context))
+        if node.rank in node.graph.graph.servers:
+            # Its loop has no turn before the end, and shows its optimizer now.
+            await steps.turn.begun()
     try:
         return await run_participant(node, fork_context)
     finally:

@@ -196,6 +196,9 @@ class JoinedProcess:
             unlimited = inf if experiment.settings.time_model.is_asynchronous else 1
             return training.steps(rank, round, 1) if training.steps_per_round is not None else unlimited
 
+        def trains(round: int) -> bool:
+            return not round % training.train_every and graph.trains(rank, round)
+
         def make_steps(parts: ParticipantParts) -> LoopSteps:
             def check() -> None:
                 self._check_launcher()
@@ -209,13 +212,13 @@ class JoinedProcess:
                     f"sharing: {name_of(sharing)} changes gradients, and functions share no gradients; share "
                     "parameters"
                 )
-            if needs and not member.optimizers and rank not in graph.servers:
+            if needs and not member.optimizers:
                 raise BadInput(
                     f"sharing: {name_of(sharing)} works with the steps of an optimizer; "
                     "join(..., optimizer=...)"
                 )
             return LoopSteps(
-                parts.vector, place, steps_in, turn, adjust,
+                parts.vector, place, steps_in, trains, turn, adjust,
                 pace=None if sharing.asynchronous else parts.pace, beat=parts.scheduler.heartbeat.beat,
                 check=check, are_parameters=shared.functions is None and shared.shards == 1,
             )  # fmt: skip
@@ -315,8 +318,11 @@ class JoinedProcess:
         self.host.communication.close(timeouts.farewell if code == ExitCode.OK else Timeouts.least_farewell)
         with contextlib.suppress(OSError):
             self.connection.send(attachment.LEFT if code == ExitCode.OK else attachment.FAILED)
-        fd = self.connection.detach()
-        close_here(fd)
+        close_here(self.connection.detach())
+        for fd in (self.context.reporter.fd, self.context.start):
+            os.close(fd)
+        # A process may join again and again, and keeps no model of before.
+        atexit.unregister(self.close)
 
     def close(self) -> None:
         """Ends the parts of all nodes that have not left: the program ends."""

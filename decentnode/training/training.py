@@ -205,8 +205,11 @@ class Training(LocalSteps):
 
         Schemes make steps of their own at this rate, and must not move a model that rests.
         """
-        only_mixes = round % self.settings.train_every or not self.hooks.trains(round)
-        return 0.0 if only_mixes else self.learning_rate
+        return self.learning_rate if self.trains_in(round) else 0.0
+
+    def trains_in(self, round: int) -> bool:
+        """Whether a round is one of local steps: the node does not rest, and the round not only mixes."""
+        return not round % self.settings.train_every and self.hooks.trains(round)
 
     def join(self, reducer: Reducer) -> None:
         """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""

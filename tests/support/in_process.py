@@ -57,6 +57,7 @@ class Nodes:
             communication.prepare(ProcessDirectory(experiment.processes, 0, "", clock=clock), 0)
         executor = experiment.execution.executor_here(count)
         host = NodeHost(resources, communication, clock or Clock(), is_shared=True, executor=executor)
+        self.host = host
         self.nodes = [NodeFactory(experiment).node(rank, host) for rank in range(count)]
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:

@@ -9,6 +9,7 @@ Threads: the launcher's main thread makes it; who writes where is said by the mo
 import math
 import mmap
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ class SharedMemory:
         self.is_new = fd is None
         """Whether its arrays are all zeros yet."""
         self.fd = os.memfd_create("decentnode-launcher") if fd is None else fd
+        # Arrays keep the memory; a process may take part in several runs, one after the other.
+        finalizer = weakref.finalize(self, os.close, self.fd)
+        finalizer.atexit = False
         self._end = 0
 
     def array(self, shape: tuple[int, ...], dtype: str = "int64") -> NDArray[Any]:

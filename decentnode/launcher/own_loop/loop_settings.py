@@ -52,8 +52,12 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     given["task"] = "classification"
     kept = {key: training[key] for key in OF_ROUNDS if key in training}
     optimizer = request.optimizer or {"name": "SGD"}
+    time_model = given.get("time_model")
+    kind = time_model.get("name") if isinstance(time_model, dict) else time_model
+    # A window has as many steps as fit.
+    steps = {} if kind == "asynchronous" else {"steps_per_round": 1}
     given["training"] = {
-        "steps_per_round": 1, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
+        **steps, **kept, "optimizer": optimizer, "dtype": model.dtype, "execution": "alone",
     }  # fmt: skip
     given["evaluation"] = {"every": 0, "final": False, "average_model": False, **pictures}
     if partition is not None:

@@ -149,8 +149,10 @@ def main(arguments: Sequence[str]) -> int:
     mapping: dict[str, Any] = {"name": "environment", "nodes_per_machine": nodes}
     if int(machines) == 1:
         mapping = {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": nodes}]}
-    with Path(log).open("a") if log else contextlib.nullcontext(sys.stdout) as output:
-        sys.stdout = output
+    with (
+        Path(log).open("a") if log else contextlib.nullcontext(sys.stdout) as output,
+        contextlib.redirect_stdout(output),
+    ):
         try:
             return int(serve_scripts(server, mapping, float(deadline), lambda _: LiveConsole(output)))
         except DecentnodeError as error:

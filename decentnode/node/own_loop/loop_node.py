@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.launcher_link.reports import Evaluated, Published
+from decentnode.core.registry import name_of
 from decentnode.core.rng import key
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.base import Samples
 from decentnode.datasets.partition import Iid, Partition
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
-from decentnode.formats.records import private_megabytes
+from decentnode.formats.records import RoundRecord, private_megabytes
 from decentnode.graph.shard_planes import ShardPlanes
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.local_update import AdaptWhileCommunicating
@@ -39,11 +40,16 @@ class RoundsEnded(DecentnodeError):
 
 @dataclass(eq=False)
 class LoggedScores(AfterRound):
-    """The scores that a loop has logged."""
+    """The scores that a loop has logged; tells its steps that a round is done."""
 
+    steps: LoopSteps
     scores: dict[str, float] = field(default_factory=dict)
     round: int = -1
     peak_memory_mb: float = 0.0
+
+    async def after(self, record: RoundRecord) -> bool:
+        self.steps.rounds = record.round + 1
+        return False
 
     def scores_after(self, round: int) -> dict[str, float]:
         return self.scores if self.round == round else {}
@@ -66,7 +72,7 @@ class LoopNode:
         self._participant, self._steps, self._resources = participant, steps, resources
         self._seed, self._training = seed, training
         self._partition = partition or Iid()
-        self._logged = LoggedScores()
+        self._logged = LoggedScores(steps)
         participant.after_round = [*participant.after_round, self._logged]
         self._has_left = False
         self._mean_round, self._means = -1, 0
@@ -321,6 +327,7 @@ class AwaitedNode(LoopNode):
 
     async def log(self, **metrics: float) -> None:
         """Records an evaluation of the model after the last round."""
+        self._refuse_after_end("log()")
         await self._log(metrics)
 
     async def mean_model(self) -> dict[str, Tensor]:
@@ -375,13 +382,17 @@ class BlockingNode(LoopNode):
     def state_dict(self) -> dict[str, Any]:
         """Returns what the node continues with, beside the states of the model and of the optimizer.
 
-        Tensors are copies. Raises RunFailed within a round whose exchange is in progress.
+        Tensors are copies. Raises RunFailed within a round that cannot be continued from its midst.
         """
         participant = self._participant
-        if isinstance(participant.adaptation, AdaptWhileCommunicating) and self._turn.made:
+        why = ""
+        if isinstance(participant.adaptation, AdaptWhileCommunicating):
+            why = "whose exchange is in progress (communication.overlap)"
+        elif participant.sharing.adjust_gradient is not None:
+            why = f"in which {name_of(participant.sharing)} changes gradients"
+        if why and self._turn.made:
             raise RunFailed(
-                f"rank {self.rank}: state_dict() within a round, whose exchange is in progress "
-                "(communication.overlap); take it where round_ended is true"
+                f"rank {self.rank}: state_dict() within a round, {why}; take it where round_ended is true"
             )
         return {
             "rank": self.rank,

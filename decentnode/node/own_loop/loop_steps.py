@@ -28,13 +28,14 @@ class LoopSteps(LocalSteps):
     """Gives the turn to a loop for the steps of each round; what a step is, the loop decides."""
 
     def __init__(
-        self, vector: Vector, place: str, steps_in: Callable[[int], float], turn: Turn,
-        adjust_gradient: AdjustGradient | None = None, pace: Pace | None = None,
+        self, vector: Vector, place: str, steps_in: Callable[[int], float], trains: Callable[[int], bool],
+        turn: Turn, adjust_gradient: AdjustGradient | None = None, pace: Pace | None = None,
         beat: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None,
         are_parameters: bool = True,
     ) -> None:  # fmt: skip
         """`place`: what messages call it; `steps_in`: the steps of a round; `pace`: of steps in rounds.
 
+        `trains`: whether a round is one of steps, also on a server, which makes none.
         `are_parameters`: whether the vector's tensors are those of optimizers, and not copies of them.
         `check`: raises DecentnodeError after steps that the model must not have made.
         """
@@ -49,6 +50,7 @@ class LoopSteps(LocalSteps):
         """Whether the first optimizer has made a step that is not counted yet."""
         self._place = place
         self._steps_in = steps_in
+        self._trains = trains
         self._adjust_gradient = adjust_gradient
         self._pace = pace
         self._beat = beat
@@ -57,6 +59,8 @@ class LoopSteps(LocalSteps):
         self._losses: list[Tensor | float] = []
         self._adjusted = 0
         """Gradients of this round that the scheme has changed."""
+        self._rate: float | None = None
+        """The learning rate of the round's first step; None: it is still to come."""
         self._uncounted = self._changed = self._unchanged = 0
         self._versions = self._versions_now()
         self._is_trained = False
@@ -133,6 +137,9 @@ class LoopSteps(LocalSteps):
 
     def _before_step(self, optimizer: Optimizer, before_step: Callable[[], None]) -> None:
         before_step()
+        if self._rate is None:
+            # Here, because the loop may show its optimizer, or change the rate, after the round's start.
+            self._rate = self.learning_rate
         if self._adjust_gradient is None or self.turn.is_over:
             return
         # A fused optimizer divides by the scale inside its step.
@@ -173,7 +180,7 @@ class LoopSteps(LocalSteps):
     # What the participant asks.
 
     def rate_in(self, round: int) -> float:
-        return self.learning_rate if self._steps_in(round) else 0.0
+        return self.learning_rate if self._trains(round) else 0.0
 
     @property
     def learning_rate(self) -> float:
@@ -197,7 +204,7 @@ class LoopSteps(LocalSteps):
         return self.finish(tally)
 
     def begin(self, round: int) -> Tally:
-        self.rounds, self._adjusted = round, 0
+        self.rounds, self._adjusted, self._rate = round, 0, None
         if self.optimizers and not self._is_trained:
             self._before = self._fingerprint()
         return Tally(round, self.rate_in(round))
@@ -219,7 +226,8 @@ class LoopSteps(LocalSteps):
                     "clipping of gradients would help"
                 )
         self.loss = sum(losses) / len(losses) if losses else None
-        return TrainReport(self.loss, tally.steps, samples=0, learning_rate=tally.learning_rate)
+        rate = tally.learning_rate if self._rate is None else self._rate
+        return TrainReport(self.loss, tally.steps, samples=0, learning_rate=rate)
 
     def most_steps(self, round: int) -> int | None:
         steps = self._steps_in(round)

@@ -50,6 +50,12 @@ class Turn:
         made, self.made, self.wanted, self._is_asked = self.made, 0, 0, False
         return made
 
+    async def begun(self) -> None:
+        """Waits until the loop has passed the turn on for the first time, or has ended."""
+        while self._loop is None and not self._has_left:
+            self._participant = asyncio.get_running_loop().create_future()
+            await self._participant
+
     def end(self) -> None:
         """Ends the participant's part: the loop has its turn for good."""
         self.is_over = True
