@@ -109,7 +109,7 @@ class TestOptimizersAndModelsThatDidNotJoin:
     def steps(self, model, optimizer=None):
         layout = ParameterLayout.of(model)
         vector = Vector(LoopTensors(model, layout), tuple(torch.empty(layout.numel) for _ in range(2)))
-        steps = LoopSteps(vector, "rank 0", lambda round: 1, Turn())
+        steps = LoopSteps(vector, "rank 0", lambda round: 1, lambda round: True, Turn())
         if optimizer is not None:
             steps.use(optimizer)
         return steps
