@@ -301,6 +301,12 @@ class Endpoint(ABC):
         if self.heartbeat is not None:
             self.heartbeat.wait_for(peers)
 
+    def show_alive(self) -> None:
+        """Tells peers that may wait for this node that it lives, which extends its deadline there, within the
+        limit of `Timeouts.peer_behind`; any thread may call it. Does nothing where nobody times out.
+        """
+        return None
+
     def foresee(self, peers: Collection[int]) -> None:
         """Announces the peers of this and a few coming rounds, for transports that connect on demand."""
         return None

@@ -62,6 +62,13 @@ class ProcessEndpoint(RoutedEndpoint):
             self._sockets.need(self.rank, peers)
             self.frame_route.acknowledge_apart(peers)
 
+    def show_alive(self) -> None:
+        key = self.mailbox.last_exchange
+        if key is None:
+            return
+        for peer in sorted(self._sockets.concerned(self.rank)):
+            self._sockets.send_control(wire.Kind.WAITING, self.rank, peer, key)
+
     def note_lost(self) -> None:
         self._sockets.propose_within(PROPOSAL_INTERVAL)
 

@@ -170,7 +170,7 @@ def _quality(summary: dict[str, Any]) -> Lines:
                 some = summary["local_nodes"] < finished
                 of = f" ({summary['local_nodes']} nodes with test samples of their own)" if some else ""
             yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}{of}"
-        elif metric is metrics[0] and summary["finished_nodes"]:
+        elif metric is metrics[0] and summary["finished_nodes"] and not summary.get("of_scripts"):
             yield metric.title, "-"
     if average := summary["average_model"]:
         of_all = [metric for metric in metrics[1:] if not metric.is_of_local]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from decentnode.communication.base import Endpoint
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.launcher_link.reports import Evaluated, Published
 from decentnode.core.registry import name_of
@@ -173,8 +174,12 @@ class LoopNode:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """A context in which this rank is not taken for hung, such as a long evaluation."""
-        with _beating(self._participant.scheduler.heartbeat):
+        """A context in which others wait for this rank ten times `failures.deadline`, such as an evaluation.
+
+        The launcher does not take it for hung either.
+        """
+        participant = self._participant
+        with _beating(participant.scheduler.heartbeat, participant.exchange.endpoint):
             yield
 
     @property
@@ -522,12 +527,13 @@ class BlockingNode(LoopNode):
 
 
 @contextlib.contextmanager
-def _beating(heartbeat: HeartbeatSlot) -> Iterator[None]:
+def _beating(heartbeat: HeartbeatSlot, endpoint: Endpoint) -> Iterator[None]:
     done = threading.Event()
 
     def beat() -> None:
         while not done.wait(Timeouts.busy_beat):
             heartbeat.beat()
+            endpoint.show_alive()
 
     thread = threading.Thread(target=beat, name="busy", daemon=True)
     thread.start()
