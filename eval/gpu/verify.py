@@ -137,11 +137,15 @@ class Plan:
     def library(self) -> list[Check]:
         """The wrapper under torchrun, and the all-reduce baseline."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+        launch = [sys.executable, "-m", "decentnode", "launch", "--nodes", "3", "--set"]
+        launch += [f"run_dir={self.run_dir('own loop')}"]
         train = [*torchrun, "eval/library/train_digits.py", "--epochs", "5", "--device", self.device]
         return [
             Check("library", "wrapper", [*train, "--communication", "zeromq"], 60, read_wrapper),
             Check("library", f"wrapper, {self.backend}", [*train, "--communication", "torch_distributed"], 60,
                   read_wrapper),
+            Check("library", "own loop", [*launch, "eval/library/train_gpt.py", "--steps", "60", "--device",
+                  self.device], 90, read_own_loop),
             self.run("library", "all-reduce", 45, "rounds=10", "graph={name: ring, nodes: 3}", *self.ddp()),
         ]  # fmt: skip
 
@@ -262,6 +266,13 @@ def read_wrapper(log: str, run_dir: Path) -> Figures:
     assert len(accuracies) == 3, "not every rank printed its accuracy"
     assert min(accuracies) > 0.8, f"accuracies {accuracies}"
     return {"lowest accuracy %": round(100 * min(accuracies), 2)}
+
+
+def read_own_loop(log: str, run_dir: Path) -> Figures:
+    """What a script with a loop of its own has logged last."""
+    summary = read_object(run_dir / "summary.json")
+    assert summary["finished_nodes"] == 3, f"{summary['finished_nodes']} of 3 finished"
+    return {"loss": round(summary["test"]["loss"]["mean"], 3), "rounds": summary["rounds"]}
 
 
 def read_loss(log: str, run_dir: Path) -> Figures:

@@ -58,16 +58,18 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--sharing", default="choco")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
     letters = sorted(set(text))
-    ids = torch.tensor([letters.index(letter) for letter in text])
+    place = {letter: index for index, letter in enumerate(letters)}
+    ids = torch.tensor([place[letter] for letter in text], device=options.device)
     held_out, ids = ids[:20_000], ids[20_000:]
 
     torch.manual_seed(1)
     length, size = 64, 16
-    model = Gpt(len(letters), length, width=64, layers=2, heads=4)
+    model = Gpt(len(letters), length, width=64, layers=2, heads=4).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     node = decentnode.join(
         model, optimizer=optimizer, graph="ring", sharing=options.sharing, steps_per_round=10,
