@@ -144,7 +144,7 @@ class Plan:
             Check("library", "wrapper", [*train, "--communication", "zeromq"], 60, read_wrapper),
             Check("library", f"wrapper, {self.backend}", [*train, "--communication", "torch_distributed"], 60,
                   read_wrapper),
-            Check("library", "own loop", [*launch, "eval/library/train_gpt.py", "--steps", "60", "--device",
+            Check("library", "own loop", [*launch, "eval/library/train_gpt.py", "--steps", "100", "--device",
                   self.device], 90, read_own_loop),
             self.run("library", "all-reduce", 45, "rounds=10", "graph={name: ring, nodes: 3}", *self.ddp()),
         ]  # fmt: skip
