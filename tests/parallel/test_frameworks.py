@@ -122,7 +122,7 @@ class Seen:
 
         self.logged, self.rounds, self.folder = [], 0, folder / str(rank)
         self.callback = DecentralizedCallback(
-            graph="ring", sharing=sharing, steps_per_round=2, rank=rank, size=SIZE, quiet=True,
+            graph="ring", sharing=sharing, steps_per_round=3, rank=rank, size=SIZE, quiet=True,
             run_dir=str(folder / f"run-{epochs}"),
         )  # fmt: skip
         seen = self
@@ -157,7 +157,7 @@ def plain_loop(rank, folder, epochs=2, accumulate=1):
     model = small_classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     node = decentnode.join(
-        model, graph="ring", sharing=SHARING, steps_per_round=2, optimizer=optimizer, rank=rank, size=SIZE,
+        model, graph="ring", sharing=SHARING, steps_per_round=3, optimizer=optimizer, rank=rank, size=SIZE,
         quiet=True, run_dir=str(folder / "run-plain"),
     )  # fmt: skip
     for _ in range(epochs):
@@ -171,15 +171,14 @@ def plain_loop(rank, folder, epochs=2, accumulate=1):
     return flat(model)
 
 
-def test_lightning_trains_as_a_plain_loop_and_resumes_within_a_round(lightning, tmp_path):
-    options = {"accumulate_grad_batches": 2}  # 3 steps in each epoch
+def test_lightning_trains_as_a_plain_loop_and_resumes(lightning, tmp_path):
+    options = {"accumulate_grad_batches": 2}  # so an epoch is a round
     whole = in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "whole", **options))
     models = [seen.model for seen in whole]
     plain = in_loop_threads(SIZE, lambda rank: plain_loop(rank, tmp_path, accumulate=2))
     assert [torch.equal(*pair) for pair in zip(models, plain, strict=True)] == [True] * SIZE
-    assert [seen.rounds for seen in whole] == [3] * SIZE
-    # The first epoch ends within a round.
-    assert [seen.logged for seen in whole] == [[(3, {"constant": 0.25})]] * SIZE
+    assert [seen.rounds for seen in whole] == [2] * SIZE
+    assert [seen.logged for seen in whole] == [[(1, {"constant": 0.25}), (2, {"constant": 0.25})]] * SIZE
     assert [seen.callback.node for seen in whole] == [None] * SIZE
 
     in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", epochs=1, **options))
@@ -187,7 +186,7 @@ def test_lightning_trains_as_a_plain_loop_and_resumes_within_a_round(lightning, 
         SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", resume_from="epoch=0.ckpt", **options)
     )
     equal = [torch.equal(seen.model, model) for seen, model in zip(resumed, models, strict=True)]
-    assert (equal, [seen.rounds for seen in resumed]) == ([True] * SIZE, [3] * SIZE)
+    assert (equal, [seen.rounds for seen in resumed]) == ([True] * SIZE, [2] * SIZE)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -201,7 +200,7 @@ def test_a_step_that_lightnings_scaler_skips_is_none(fused, lightning, tmp_path)
 
     seen = in_loop_threads(SIZE, train)
     assert [one.trainer.global_step for one in seen] == [12] * SIZE
-    assert [one.rounds for one in seen] == [5] * SIZE
+    assert [one.rounds for one in seen] == [3] * SIZE
 
 
 # Trainer.

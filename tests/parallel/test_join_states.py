@@ -70,16 +70,17 @@ def whole(tmp_path_factory):
 
 def ends_as(whole, loops):
     equal = [torch.equal(flat(a.model), flat(b.model)) for a, b in zip(whole, loops, strict=True)]
-    return (equal, [loop.saved["node"]["rounds"] for loop in loops]) == ([True] * SIZE, [3] * SIZE)
+    return (equal, [loop.rounds for loop in loops]) == ([True] * SIZE, [3] * SIZE)
 
 
-def test_a_loop_continues_within_a_round_with_models_that_differ(whole, tmp_path):
+def test_a_loop_continues_within_a_round_with_models_that_differ(tmp_path):
+    options = {"sharing": "choco"}
+    whole = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "whole", 6, **options))
     assert [loop.ends for loop in whole] == [[False, True] * 3] * SIZE
-    parts = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 3))
+    parts = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 3, **options))
     assert len({flat(loop.model).sum().item() for loop in parts}) == SIZE
-    # The gradient of a closure is computed inside of the optimizer's step, and changed all the same.
     resumed = in_loop_threads(
-        SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, closure=True)
+        SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, **options)
     )
     assert ends_as(whole, resumed)
 
@@ -87,7 +88,10 @@ def test_a_loop_continues_within_a_round_with_models_that_differ(whole, tmp_path
 def test_a_loop_continues_after_the_last_round(whole, tmp_path):
     parts = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 6, rounds=2))
     assert [loop.ends for loop in parts] == [[False, True] * 2] * SIZE
-    resumed = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved))
+    # The gradient of a closure is computed inside of the optimizer's step, and changed all the same.
+    resumed = in_loop_threads(
+        SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, closure=True)
+    )
     assert ends_as(whole, resumed)
 
 
