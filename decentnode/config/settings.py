@@ -322,8 +322,8 @@ class Settings:
     records: RecordSettings = RecordSettings()
     """What is recorded in addition to the numbers of each round."""
     after_round: Annotated[tuple[Plugin, ...], Named(registry.AFTER_ROUND)] = option((), changes="nothing")
-    """Functions of your own, as `module:function`, called after each evaluation with the round (from 0) and
-    the means of its metrics; the run ends where one returns true.
+    """Functions of your own, as `module:function`, called after each evaluation; the run ends where one
+    returns true.
     """
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
     """Injected faults, a list."""

@@ -24,6 +24,7 @@ LONG = (
     "idle",
     "launcher",
     "layout",
+    "own_loop",
     "scale",
     "simulate",
     "startup",
@@ -201,6 +202,10 @@ def check_robust(figures: dict) -> None:
     assert figures["times"] > 0 and figures["rule"]
 
 
+def check_own_loop(figures: dict) -> None:
+    assert figures["own_loop_ms"] > 0 < figures["run_ms"]
+
+
 CHECKS = {
     "private_step": check_private_step,
     "robust": check_robust,
@@ -210,6 +215,7 @@ CHECKS = {
     "idle": check_idle,
     "launcher": check_launcher,
     "mix": check_mix,
+    "own_loop": check_own_loop,
     "scale": check_scale,
     "startup": check_startup,
     "evaluation": check_evaluation,
