@@ -44,7 +44,11 @@ sharing: gossip
 """
 EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(
-        name="trial", seed=7, rounds=10, training=SimpleNamespace(privacy=None), why_resume_differs=None,
+        name="trial",
+        seed=7,
+        rounds=10,
+        training=SimpleNamespace(privacy=None),
+        why_resume_differs=None,
         is_of_scripts=False,
     ),
     graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),

@@ -100,6 +100,9 @@ class LoopSteps(LocalSteps):
         if not self.optimizers:
             optimizer.register_step_pre_hook(partial(self._before_step, before_step))
             optimizer.register_step_post_hook(self._after_step)
+        else:
+            # Its steps change the model, too, and count for nothing.
+            optimizer.register_step_post_hook(self._after_another)
         self.optimizers.append(optimizer)
         self.state.give(len(self.optimizers) - 1, optimizer)
 
@@ -179,6 +182,9 @@ class LoopSteps(LocalSteps):
         # A fused optimizer is called for a step that a GradScaler skips, too, and has its finding then.
         found_inf = getattr(optimizer, "found_inf", None)
         self.has_stepped |= found_inf is None or not bool(found_inf)
+
+    def _after_another(self, *_: Any) -> None:
+        self._versions = self._versions_now()
 
     def _versions_now(self) -> int:
         return sum(tensor._version for tensor in self.vector.tensors())
