@@ -65,7 +65,7 @@ def launch(
 
     if not module and not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
-    mapping, first_rank, local_size, size = _machines(config, nodes, values or ())
+    mapping, first_rank, local_size, size = _machines(config, nodes, values or (), resume)
     folder = Path(tempfile.mkdtemp(prefix="decentnode-", dir=folder_for_sockets()))
     more = {"DECENTNODE_VALUES": json.dumps(_parsed(values or ()))}
     if config is not None:
@@ -81,7 +81,7 @@ def launch(
         )  # fmt: skip
         server = ScriptServer(attachment.listen(socket_path), local_size, start)
         try:
-            code = serve_scripts(server, mapping, start_deadline, name=Path(script[0]).stem, resume=resume)
+            code = serve_scripts(server, mapping, start_deadline, resume=resume)
         except DecentnodeError as error:
             if not isinstance(error, BadInput):
                 _show_end(folder, server)
@@ -99,7 +99,7 @@ def launch(
 
 
 def _machines(
-    config: Path | None, nodes: int | None, values: Sequence[str]
+    config: Path | None, nodes: int | None, values: Sequence[str], resume: Path | None
 ) -> tuple[dict[str, Any], int, int, int]:
     """Returns the mapping, the first rank of this machine, how many it has, and how many there are."""
     from decentnode.config.loader import load_plugin
@@ -112,10 +112,15 @@ def _machines(
         path = config if config.is_file() else find_config(config)
         if path is None:
             raise BadInput(f"{config}: no such configuration; see `decentnode list configs`")
+    if config is None and nodes is None and resume is not None and (resume / "config.yaml").is_file():
+        # A resumed run keeps its machines.
+        path = resume / "config.yaml"
     machine = next((int(value[8:]) for value in values if value.startswith("machine=")), None)
     if path is not None and _has(path, "mapping"):
         mapping = load_plugin(path, "mapping", MAPPINGS, "linear").make()
-        index = mapping.find_machine() if machine is None else machine
+        index = machine
+        if index is None:
+            index = 0 if len(mapping.machines) == 1 else mapping.find_machine()
         local = mapping.machines[index].nodes
         if nodes is not None and nodes != local:
             raise BadInput(f"--nodes {nodes}: {path} has {local} nodes on this machine; leave it out")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from decentnode.config.settings import ENDLESS
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.formats.reader import Live, read_evaluations, read_events
@@ -66,7 +67,8 @@ def request_restart(run_dir: Path, rank: int) -> str:
 def _lines(status: Status) -> Iterator[str]:
     where = f" (as machine {status.machine} of {status.machines} sees it)" if status.machines > 1 else ""
     began = f"running for {readable_seconds(status.seconds)}" if status.seconds else "not started yet"
-    yield f"{status.name}: {began}, {counted(status.rounds, 'round')}{where}"
+    rounds = "" if status.rounds >= ENDLESS else f", {counted(status.rounds, 'round')}"
+    yield f"{status.name}: {began}{rounds}{where}"
     shown = status.nodes
     if len(shown) > MOST_ROWS:
         states = Counter(node.state for node in shown)

@@ -120,6 +120,11 @@ def log_name(first_rank: int) -> str:
     return f"logs/{first_rank:05d}.log"
 
 
+def log_of(path: Path) -> str:
+    """Returns the place of a log for messages; empty where another program has the output."""
+    return f"; its log: {path}" if path.exists() else ""
+
+
 def redirect_output(path: Path) -> None:
     """Appends all output of this process to a file, or drops it if the file cannot be opened."""
     try:

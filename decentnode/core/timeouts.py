@@ -28,6 +28,8 @@ class Timeouts:
     """All ranks of a run of scripts to join, where `failures.start_deadline` says nothing else."""
     thread_check: ClassVar[float] = 0.1
     """Seconds between two looks whether a thread that has joined still lives."""
+    launcher_end: ClassVar[float] = 60.0
+    """The end of the launcher that a rank has started, with summary and pictures, after its script."""
     attach: ClassVar[float] = 10.0
     """A message of a script that joins, once it has connected."""
     script_end: ClassVar[float] = 5.0

@@ -29,7 +29,7 @@ from decentnode.config.consistency import why_not_taken_back
 from decentnode.core import hooks
 from decentnode.core.clock import AwakeClock, seconds_since_process_start
 from decentnode.core.process_setup import default_threads, leave_behind, signals_that_stop
-from decentnode.core.streams import log_name
+from decentnode.core.streams import log_name, log_of
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, StartError
@@ -342,7 +342,7 @@ class Launcher:
             lost = table.ranks(MemberState.LOST)
             if lost and not self._is_stopping():
                 first = {table.members[rank].error: rank for rank in reversed(lost)}
-                logs = (f"{why}; its log: {self._logs[rank]}" for why, rank in first.items())
+                logs = (f"{why}{log_of(self._logs[rank])}" for why, rank in first.items())
                 is_bad_input = all(table.members[rank].is_bad_input for rank in lost)
                 raise (BadInput if is_bad_input else StartError)("\n".join(logs))
             if clock.now() > limit:

@@ -43,6 +43,8 @@ class PluginSources:
         # Writers change no number of a run, so a resume may have others.
         settings = replace(settings, records=replace(settings.records, writers=()))
         for module in dict.fromkeys(named_modules(settings)):
+            if module.startswith("decentnode."):
+                continue
             self._paths |= files_of(module)
         self.packages = packages_of(settings)
         """Name and version of the installed packages that have plug-ins of the run."""

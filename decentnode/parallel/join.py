@@ -92,7 +92,8 @@ def join(
     if config is None:
         config = os.environ.get("DECENTNODE_CONFIG")
     name, values = _values(config, sections)
-    values = {**values, **json.loads(os.environ.get("DECENTNODE_VALUES", "{}"))}
+    for key, value in json.loads(os.environ.get("DECENTNODE_VALUES", "{}")).items():
+        values = _with_value(values, key.split("."), value)
     training, failures = values.get("training") or {}, values.get("failures")
     # What is no mapping is an error that the launcher reports with the right remedy.
     if steps_per_round is not None and isinstance(training, Mapping):
@@ -156,6 +157,16 @@ def _values(
         return name, json.loads(json.dumps(values, default=os.fspath))
     except (TypeError, ValueError) as error:
         raise BadInput(f"join: arguments must be as in a configuration: {error}") from error
+
+
+def _with_value(values: Mapping[str, Any], key: Sequence[str], value: Any) -> dict[str, Any]:
+    """Returns the values with another one at a dotted key; a plug-in that is a name alone gets options."""
+    first, *rest = key
+    if not rest:
+        return {**values, first: value}
+    inner = values.get(first) or {}
+    inner = inner if isinstance(inner, Mapping) else {"name": inner}
+    return {**values, first: _with_value(inner, rest, value)}
 
 
 def _part_of(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:

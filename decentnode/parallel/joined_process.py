@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -114,6 +115,7 @@ class JoinedProcess:
             ranks=[joining.rank for joining in joining_ranks], size=place.size, pid=os.getpid(),
             version=__version__, model=first.tensors.described, config=config_name, values=dict(values),
             optimizer=described_optimizer(first.optimizers), samples=first.samples, folder=str(Path.cwd()),
+            script=script_name(),
             continues=continued_from(first.state),
         )  # fmt: skip
         for joining in joining_ranks[1:]:
@@ -396,6 +398,12 @@ def continued_from(state: Mapping[str, Any] | None) -> str:
     return "" if state is None else f"after {state['rounds']} rounds and {state['steps']} steps"
 
 
+def script_name() -> str:
+    """Returns the name of the script that runs, as a run may have it."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(sys.argv[0]).stem)[:60]
+    return name if name.strip("_.-") else "script"
+
+
 def described_optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any] | None:
     """Returns name and options of the first optimizer as a configuration has them; None without one."""
     if not optimizers:
@@ -459,7 +467,7 @@ def _started_launcher(
         for name in ("RANK", "WORLD_SIZE", "SLURM_STEP_ID", "SLURM_JOB_ID"):
             environ.pop(name, None)
     try:
-        subprocess.Popen(
+        launcher = subprocess.Popen(
             [sys.executable, "-m", "decentnode.launcher.own_loop.start", str(listener.fileno()),
              *map(str, arguments)],
             env=environ, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL,
@@ -467,8 +475,14 @@ def _started_launcher(
         connection = attachment.connect(path, seconds)
     finally:
         listener.close()
-    atexit.register(partial(path.unlink, missing_ok=True))
+    # Whoever has started the ranks may end what they have started: results are written then.
+    atexit.register(_await_launcher, launcher)
     return connection
+
+
+def _await_launcher(launcher: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        launcher.wait(Timeouts.launcher_end)
 
 
 def _write_to(log: Path) -> None:

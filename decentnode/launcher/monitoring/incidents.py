@@ -6,6 +6,7 @@ from pathlib import Path
 
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import Report, RoundReport
+from decentnode.core.streams import log_of
 from decentnode.core.text import how_it_ended
 from decentnode.formats.metrics import LOSS
 from decentnode.formats.reader import Event
@@ -63,7 +64,7 @@ class Incidents:
             why = error.removeprefix(f"rank {rank}, ")
             if (beat := self.membership.heartbeats.get(rank)) is not None:
                 # A local node's heartbeat is ahead of its reports.
-                round, text = beat.read().round, f"rank {rank} is lost: {why}; its log: {self.logs[rank]}"
+                round, text = beat.read().round, f"rank {rank} is lost: {why}{log_of(self.logs[rank])}"
             else:
                 round = self.membership.members[rank].round
                 text = f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"

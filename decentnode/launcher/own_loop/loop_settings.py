@@ -21,10 +21,10 @@ OF_ROUNDS = ("steps_per_round", "train_every", "mix_buffers", "pace")
 """Keys of `training` that are about rounds."""
 
 
-def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> tuple[Settings, str]:
+def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settings, str]:
     """Returns the settings of a run, and a line about what is ignored; raises BadInput.
 
-    `mapping`: the machines and their nodes; `name`: of the run, by default.
+    `mapping`: the machines and their nodes.
     """
     document = _document(request)
     given: dict[str, Any] = document.value
@@ -40,7 +40,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any], name: str) -> t
     if given.get("mapping") is None:
         given["mapping"] = mapping
     model = request.model
-    given.setdefault("name", name)
+    given.setdefault("name", request.script)
     given.setdefault("rounds", ENDLESS)
     given["dataset"] = {
         "name": f"{STAND_INS}:LoopSamples", "nodes": request.size, "partition": {"name": "iid"}

@@ -31,7 +31,7 @@ from decentnode.node.experiment import Experiment
 
 def serve_scripts(
     server: ScriptServer, mapping: dict[str, Any], start_deadline: float,
-    screen: Callable[[TextIO], LiveConsole] = screen_for, name: str = "script", resume: Path | None = None,
+    screen: Callable[[TextIO], LiveConsole] = screen_for, resume: Path | None = None,
 ) -> ExitCode:  # fmt: skip
     """Runs this machine's part of the run that its scripts ask for; returns the exit code.
 
@@ -45,7 +45,7 @@ def serve_scripts(
         request = server.first_request(start_deadline)
         os.chdir(request.folder)
         resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
-        settings, ignored = settings_of(request, mapping, name)
+        settings, ignored = settings_of(request, mapping)
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:

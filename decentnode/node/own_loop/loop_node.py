@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -168,6 +169,12 @@ class LoopNode:
         """
         count = len(samples)
         given = torch.zeros(count, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
+        if isinstance(samples, Tensor) and samples.dim() == 1 and not samples.is_floating_point():
+            warnings.warn(
+                "shard() deals single elements; of a stream of tokens deal blocks, such as "
+                "shard(range(0, len(tokens) - length, length))",
+                stacklevel=2,
+            )
         known = Samples(torch.zeros(count, 1), given)
         part = self._partition.split(known, self.size, self._seed)[self.rank]
         return torch.utils.data.Subset(samples, part.tolist())
@@ -254,7 +261,11 @@ class LoopNode:
         inbox.release()
         # Peers may read the model in place: nobody trains before all have read all.
         (await with_all(torch.zeros(1), others, self._means + 1)).release()
-        return {entry.name: entry.view(mean).clone() for entry in vector.layout.shared.entries}
+        found = {entry.name: entry.view(mean).clone() for entry in vector.layout.shared.entries}
+        # A tied parameter has several names in a state_dict.
+        named = {id(tensor): name for name, tensor in self.model.named_parameters() if name in found}
+        aliases = self.model.named_parameters(remove_duplicate=False)
+        return found | {name: found[named[id(tensor)]] for name, tensor in aliases if id(tensor) in named}
 
     async def _log(self, metrics: Mapping[str, float]) -> None:
         round = self.rounds - 1
