@@ -124,7 +124,9 @@ def _machines(
         local = mapping.machines[index].nodes
         if nodes is not None and nodes != local:
             raise BadInput(f"--nodes {nodes}: {path} has {local} nodes on this machine; leave it out")
-        return {}, mapping.ranks_of(index)[0], local, mapping.num_nodes
+        listed = [{"address": one.address, "nodes": one.nodes} for one in mapping.machines]
+        whole = {"name": "linear", "machines": listed, "rendezvous_port": mapping.rendezvous_port}
+        return whole, mapping.ranks_of(index)[0], local, mapping.num_nodes
     if nodes is None and path is not None:
         nodes = load_plugin(path, "graph", GRAPHS).make().num_nodes
     if nodes is None:

@@ -39,8 +39,8 @@ def test_the_mean_model_loads_into_a_model_with_tied_parameters(tmp_path):
         model = Tied()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         with decentnode.join(
-            model, optimizer=optimizer, rank=rank, size=2, graph="fully_connected", sharing="none", quiet=True,
-            run_dir=str(tmp_path / "run"), evaluation={"figures": False},
+            model, optimizer=optimizer, rank=rank, size=2, graph="fully_connected", sharing="none",
+            quiet=True, run_dir=str(tmp_path / "run"), evaluation={"figures": False},
         ) as node:  # fmt: skip
             ids = torch.arange(7)
             nn.functional.cross_entropy(model(ids), (ids + 1 + rank) % 7).backward()
