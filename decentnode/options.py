@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+ENDLESS = 1_000_000_000
+"""The rounds of a run that ends when its loops do."""
 Positive = Annotated[int, Gt(0)]
 NonNegative = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from decentnode.config.settings import ENDLESS
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.formats.reader import Live, read_evaluations, read_events
@@ -19,6 +18,7 @@ from decentnode.launcher.monitoring.control_socket import (
     live_of,
     query,
 )
+from decentnode.options import ENDLESS
 
 EVENTS = "events.jsonl"
 MOST_EVENTS = 10

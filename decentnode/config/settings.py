@@ -22,6 +22,7 @@ from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
 from decentnode.graph.strength import StrengthMixing, relative_strength
 from decentnode.options import (
+    ENDLESS,
     Effect,
     NonNegative,
     NonNegativeFloat,
@@ -32,8 +33,6 @@ from decentnode.options import (
 )
 from decentnode.training.settings import TrainingSettings
 
-ENDLESS = 1_000_000_000
-"""The rounds of a run that ends when its loops do."""
 STAND_INS = "decentnode.node.own_loop.stand_ins"
 """The module of what stands for the model and the samples of a script."""
 OURS = ("decentnode.", "torch.")

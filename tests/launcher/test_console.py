@@ -51,7 +51,9 @@ ROW = EvaluationRow(
     average_model={"accuracy": 0.95, "loss": 0.2},
 )  # fmt: skip
 EXPERIMENT = SimpleNamespace(
-    settings=SimpleNamespace(name="trial", rounds=40, evaluation=EvaluationSettings()),
+    settings=SimpleNamespace(
+        name="trial", rounds=40, rounds_text="40 rounds", is_of_scripts=False, evaluation=EvaluationSettings()
+    ),
     graph=SimpleNamespace(num_nodes=3),
     processes=(1, 2),
     execution=SimpleNamespace(workers=0),

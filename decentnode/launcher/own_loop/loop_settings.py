@@ -7,12 +7,13 @@ from decentnode.communication.launcher_link.attachment import AttachRequest
 from decentnode.config import extends
 from decentnode.config import loader as config
 from decentnode.config.python_source import apply_arguments, document_of
-from decentnode.config.settings import ENDLESS, STAND_INS, Settings
+from decentnode.config.settings import STAND_INS, Settings
 from decentnode.config.shipped import find_config
 from decentnode.config.type_check import parameters_of
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import BadInput
+from decentnode.options import ENDLESS
 
 OF_THE_LOOP = ("dataset", "model", "task", "evaluation")
 """Sections about what a script has itself."""

@@ -19,7 +19,6 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
-from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, readable_bytes, simulated_time
 from decentnode.core.timeouts import Timeouts
@@ -28,6 +27,7 @@ from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
+from decentnode.options import ENDLESS
 
 DRAW_INTERVAL = 0.25
 """Seconds between two updates."""

@@ -9,7 +9,6 @@ import msgspec
 import torch
 
 from decentnode.communication.launcher_link.reports import Finished
-from decentnode.config.settings import ENDLESS
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.formats.metrics import logged_metrics
@@ -20,6 +19,7 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
+from decentnode.options import ENDLESS
 
 NOTHING: Counter[str] = Counter()
 
