@@ -8,7 +8,7 @@ from decentnode.node.participant import Participant
 from decentnode.training.training import Training
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Node(Participant):
     """One node of a run."""
 
@@ -17,6 +17,6 @@ class Node(Participant):
     evaluation: NodeEvaluation = field(init=False)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class AsyncNode(AsyncParticipant, Node):
     """One node in the asynchronous time model."""

@@ -54,7 +54,7 @@ def test_a_process_that_is_restarted_has_all_the_time_to_get_ready(monkeypatch) 
     def stop_there(*_):
         raise InterruptedError
 
-    monkeypatch.setattr(host, "_build", stop_there)
+    monkeypatch.setattr(host, "prepare_process", stop_there)
     machine = Machine(monkeypatch, here=[1])
     machine.mark(3, TRAIN, 1)
     machine.pass_time(DEADLINE - 1)

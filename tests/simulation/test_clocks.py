@@ -16,6 +16,7 @@ REAL = {
     "communication/launcher_link/heartbeats.py": "heartbeats: the watchdog looks at processes",
     "communication/launcher_link/reports.py": "room in a pipe to the launcher",
     "communication/launcher_link/snapshots.py": "the observer, by `Clock.wait_outside`",
+    "communication/launcher_link/attachment.py": "a script and its launcher, before the start",
     "communication/peer_sampling/client.py": "the service, by `Clock.wait_outside`",
     "communication/peer_sampling/service.py": "a process of its own",
     "communication/peers/peers.py": DEFAULT,

@@ -28,7 +28,7 @@ from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.training.local_steps import Tally
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class AsyncParticipant(Participant):
     """A participant in the asynchronous time model: a round is a window of time, without any barrier.
 
