@@ -26,13 +26,13 @@ from decentnode.errors import BadInput
 
 SCHEMES = {
     "gossip": "gossip", "outer": {"name": "gossip", "outer": {"name": "SGD", "lr": 0.7, "momentum": 0.5}},
-    "all_reduce": "all_reduce", "push_sum": "push_sum", "multi_gossip": "multi_gossip", "gasloc": "gasloc",
+    "push_sum": "push_sum", "multi_gossip": "multi_gossip", "gasloc": "gasloc",
     "gradient_tracking": "gradient_tracking", "exact_diffusion": "exact_diffusion", "d2": "d2",
     "decent_lam": "decent_lam", "quasi_global": "quasi_global", "choco": "choco", "beer": "beer",
-    "deep_squeeze": "deep_squeeze", "relay_sum": "relay_sum",
+    "deep_squeeze": "deep_squeeze",
 }  # fmt: skip
-REFUSED = ("jwins", "power_gossip", "secure_aggregation", "demo")
-"""Schemes that need whole models."""
+REFUSED = ("all_reduce", "relay_sum", "jwins", "power_gossip", "secure_aggregation", "demo")
+"""Schemes that need whole models, or a graph that copies for each shard are not."""
 NODES, SHARDS, STEPS = 2, 2, 12
 MOST = 1e-12
 

@@ -196,7 +196,8 @@ class LoopSteps(LocalSteps):
 
     def _check_trained(self, tally: Tally) -> None:
         """Raises RunFailed where steps of the optimizer leave the model as it is: the loop trains another."""
-        if self._is_trained or not self.optimizers or not tally.steps:
+        # A scheme that changes gradients may leave none, and make the step itself.
+        if self._is_trained or not self.optimizers or not tally.steps or self._adjust_gradient is not None:
             return
         self._is_trained = self._fingerprint() != self._before
         self._unchanged += int(tally.steps) if tally.learning_rate else 0
