@@ -30,7 +30,15 @@ from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import flush_output, log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput, DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
+from decentnode.errors import (
+    BadInput,
+    DecentnodeError,
+    ExitCode,
+    RunFailed,
+    WorkerLost,
+    explained,
+    is_out_of_memory,
+)
 from decentnode.formats.records import RecordFile, private_megabytes
 from decentnode.graph.overlays.served import ServedGraph
 from decentnode.node.checkpoint import store as checkpoint
@@ -134,7 +142,6 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             loop = experiment.settings.training.loop
             if loop is not None and not iscoroutinefunction(loop.cls):
-                runner.run(_enter(communication))
                 codes = [_run_blocking(nodes[0], loop, fork_context)]
             else:
                 codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
@@ -279,10 +286,6 @@ def start_together(
         node.set_elapsed(identity.seconds)
 
 
-async def _enter(communication: Communication) -> None:
-    communication.enter_loop()
-
-
 def _run_blocking(node: Node, loop: Factory, fork_context: ForkContext) -> ExitCode:
     """Runs a node whose loop is a function that waits, in this thread."""
     steps = node.local_steps
@@ -318,11 +321,15 @@ async def _run_loop(node: Node, steps: LoopSteps, fork_context: ForkContext) -> 
             await seen.begin()
         if not seen.is_over:
             await loop.cls(seen, **loop.options)
-    except (RoundsEnded, SystemExit):
-        pass
+    except RoundsEnded:
+        # The run is whole; the loop only went on after it.
+        print(f"rank {node.rank}: its loop was ended after the last round", flush=True)
+    except SystemExit as stop:
+        # A loop that does not look at what step() returns is ended by SystemExit where the run was stopped.
+        if node.failure is None and stop.code and not seen.is_over:
+            node.failure = RunFailed(f"rank {node.rank}: its loop exits with {stop.code}")
     except Exception as error:
-        if node.failure is None:
-            node.failure = error
+        node.failure = node.failure or error
     finally:
         seen.leave()
 

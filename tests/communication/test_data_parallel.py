@@ -18,7 +18,8 @@ from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
-from tests.support.in_threads import RUN_ID, Ranks, everybody, place_of
+from tests.support.in_threads import RUN_ID, Ranks, place_of
+from tests.support.rank_threads import in_threads
 
 CONFIG = """
 name: baseline
@@ -116,7 +117,7 @@ def test_bytes_are_those_of_a_ring_all_reduce(tmp_path):
 
 def test_records_have_the_loss_of_all_ranks(tmp_path):
     ranks = ranks_of(tmp_path).meet()
-    reports = everybody(lambda rank: asyncio.run(ranks.nodes[rank].training.train(0)), 3)
+    reports = in_threads(3, lambda rank: asyncio.run(ranks.nodes[rank].training.train(0)))
     ranks.close()
     losses = {report.loss for report in reports}
     assert len(losses) == 1
@@ -126,7 +127,7 @@ def test_records_have_the_loss_of_all_ranks(tmp_path):
         alone.append(nn.functional.cross_entropy(ranks.experiment.network(inputs), labels).item())
     assert len({round(loss, 3) for loss in alone}) == 3
     three_ranks = ranks_of(tmp_path, "training.steps_per_round=1").meet()
-    (report, *_) = everybody(lambda rank: asyncio.run(three_ranks.nodes[rank].training.train(0)), 3)
+    (report, *_) = in_threads(3, lambda rank: asyncio.run(three_ranks.nodes[rank].training.train(0)))
     three_ranks.close()
     assert report.loss == pytest.approx(sum(alone) / 3, abs=1e-6)
 
@@ -230,7 +231,7 @@ OWN = Capabilities(True, "", "", True)
 def test_who_does_not_come_is_named(tmp_path):
     meetings = [StoreRendezvous(place_of(rank, 4, tmp_path), "test", 1, RUN_ID) for rank in (0, 2)]
     with pytest.raises(StartError, match=r"rank \d: ranks? .*1 and 3 did not arrive within 0.2 s"):
-        everybody(lambda i: meetings[i].facts(meetings[i].store(5), OWN, 0.2), 2)
+        in_threads(2, lambda i: meetings[i].facts(meetings[i].store(5), OWN, 0.2))
 
 
 def roll_calls(directory, ranks, nodes):
@@ -253,7 +254,7 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
     for call, steps in zip(calls, progress, strict=True):
         call.progress = steps
     # Two ask at once, the others later; one that is gone by then has answered.
-    assert everybody(lambda i: calls[i].verdict(), 2) == [expected, expected]
+    assert in_threads(2, lambda i: calls[i].verdict()) == [expected, expected]
     calls[0].close()
     assert [call.verdict() for call in calls[2:]] == [expected] * len(calls[2:])
     for call in calls[1:]:
@@ -263,7 +264,7 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
 def test_the_ranks_tell_each_other_what_they_have(tmp_path):
     meetings = [StoreRendezvous(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
     has = [Capabilities(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
-    results = everybody(lambda rank: meetings[rank].facts(meetings[rank].store(5), has[rank], 5.0), 2)
+    results = in_threads(2, lambda rank: meetings[rank].facts(meetings[rank].store(5), has[rank], 5.0))
     assert results == [dict(enumerate(has))] * 2
     assert BackendChoice("auto", False, "training.backend")(results[0]).backend == "nccl"
     plan = BackendChoice("nccl", False, "training.backend")({0: has[0], 1: has[0]})

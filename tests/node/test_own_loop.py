@@ -47,6 +47,15 @@ def test_a_loop_trains_while_the_models_travel(name, digits, tmp_path):
 def test_a_loop_that_waits_is_refused_where_nodes_share_a_process(tmp_path):
     with pytest.raises(BadInput, match=r"blocking waits in its calls.*write `async def`"):
         own_loops.settings_of(with_loop(sections_of("gossip"), "blocking"))
+    one = {**sections_of("gossip"), "graph": {"name": "fully_connected", "nodes": 1}}
+    with pytest.raises(BadInput, match=r"blocking waits in its calls, and simulated has virtual time"):
+        own_loops.settings_of(with_loop(simulated(one), "blocking"))
+
+
+def test_the_exit_code_of_a_loop_is_its_nodes_failure(tmp_path):
+    sections = with_loop(sections_of("gossip"), "leaving")
+    with pytest.warns(UserWarning, match="1 node lost: rank 1: its loop exits with 3$"):
+        decentnode.run(sections, run_dir=str(tmp_path), progress=False)
 
 
 def test_a_loop_that_waits_runs_in_processes_of_its_own(digits, tmp_path):

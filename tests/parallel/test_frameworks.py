@@ -16,7 +16,8 @@ import decentnode
 from decentnode.errors import BadInput
 from decentnode.parallel.framework_callback import FrameworkCallback, single_process
 from eval.library.frameworks import FRAMEWORKS, Case
-from tests.support.framework_loops import LIMIT, flat, in_loop_threads, samples_of, small_classifier
+from tests.support.framework_loops import flat, samples_of, small_classifier
+from tests.support.rank_threads import in_threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def test_modules_of_callbacks_import_no_framework():
         "print({'lightning', 'pytorch_lightning', 'transformers', 'accelerate'} & {*sys.modules})"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT, check=True)
     assert done.stdout == "set()\n"
 
 
@@ -173,16 +174,16 @@ def plain_loop(rank, folder, epochs=2, accumulate=1):
 
 def test_lightning_trains_as_a_plain_loop_and_resumes(lightning, tmp_path):
     options = {"accumulate_grad_batches": 2}  # so an epoch is a round
-    whole = in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "whole", **options))
+    whole = in_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "whole", **options))
     models = [seen.model for seen in whole]
-    plain = in_loop_threads(SIZE, lambda rank: plain_loop(rank, tmp_path, accumulate=2))
+    plain = in_threads(SIZE, lambda rank: plain_loop(rank, tmp_path, accumulate=2))
     assert [torch.equal(*pair) for pair in zip(models, plain, strict=True)] == [True] * SIZE
     assert [seen.rounds for seen in whole] == [2] * SIZE
     assert [seen.logged for seen in whole] == [[(1, {"constant": 0.25}), (2, {"constant": 0.25})]] * SIZE
     assert [seen.callback.node for seen in whole] == [None] * SIZE
 
-    in_loop_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", epochs=1, **options))
-    resumed = in_loop_threads(
+    in_threads(SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", epochs=1, **options))
+    resumed = in_threads(
         SIZE, lambda rank: Seen(lightning, rank, tmp_path / "parts", resume_from="epoch=0.ckpt", **options)
     )
     equal = [torch.equal(seen.model, model) for seen, model in zip(resumed, models, strict=True)]
@@ -198,7 +199,7 @@ def test_a_step_that_lightnings_scaler_skips_is_none(fused, lightning, tmp_path)
         # A fused optimizer is called for a step that is skipped, too.
         return Seen(lightning, rank, tmp_path, precision=precision, sharing="gossip", fused=fused)
 
-    seen = in_loop_threads(SIZE, train)
+    seen = in_threads(SIZE, train)
     assert [one.trainer.global_step for one in seen] == [12] * SIZE
     assert [one.rounds for one in seen] == [3] * SIZE
 

@@ -15,13 +15,13 @@ from decentnode.formats.records import read_records
 from tests.support.own_loops import (
     NODES,
     OwnLoop,
-    in_rank_threads,
     joined_threads,
     models_of,
     sections_of,
     with_schedule,
 )
 from tests.support.processes import FORK
+from tests.support.rank_threads import in_threads
 
 LIMIT = 150.0
 OVERLAP = {"communication": {"name": "zeromq", "overlap": True}}
@@ -127,7 +127,7 @@ class Loops:
             with node:
                 return work(node, model, step)
 
-        results = in_rank_threads(one, self.size)
+        results = in_threads(self.size, one)
         return ended(run_dir), results
 
 

@@ -6,7 +6,8 @@ from torch import nn
 
 import decentnode
 from decentnode.errors import BadInput
-from tests.support.framework_loops import flat, in_loop_threads, samples_of, small_classifier
+from tests.support.framework_loops import flat, samples_of, small_classifier
+from tests.support.rank_threads import in_threads
 
 SIZE = 3
 
@@ -65,7 +66,7 @@ class Loop:
 def whole(tmp_path_factory):
     """Loops that were not broken off."""
     folder = tmp_path_factory.mktemp("whole")
-    return in_loop_threads(SIZE, lambda rank: Loop(rank, folder, 6))
+    return in_threads(SIZE, lambda rank: Loop(rank, folder, 6))
 
 
 def ends_as(whole, loops):
@@ -75,21 +76,19 @@ def ends_as(whole, loops):
 
 def test_a_loop_continues_within_a_round_with_models_that_differ(tmp_path):
     options = {"sharing": "choco"}
-    whole = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "whole", 6, **options))
+    whole = in_threads(SIZE, lambda rank: Loop(rank, tmp_path / "whole", 6, **options))
     assert [loop.ends for loop in whole] == [[False, True] * 3] * SIZE
-    parts = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 3, **options))
+    parts = in_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 3, **options))
     assert len({flat(loop.model).sum().item() for loop in parts}) == SIZE
-    resumed = in_loop_threads(
-        SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, **options)
-    )
+    resumed = in_threads(SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, **options))
     assert ends_as(whole, resumed)
 
 
 def test_a_loop_continues_after_the_last_round(whole, tmp_path):
-    parts = in_loop_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 6, rounds=2))
+    parts = in_threads(SIZE, lambda rank: Loop(rank, tmp_path / "first", 6, rounds=2))
     assert [loop.ends for loop in parts] == [[False, True] * 2] * SIZE
     # The gradient of a closure is computed inside of the optimizer's step, and changed all the same.
-    resumed = in_loop_threads(
+    resumed = in_threads(
         SIZE, lambda rank: Loop(rank, tmp_path / "second", 6, parts[rank].saved, closure=True)
     )
     assert ends_as(whole, resumed)
@@ -103,7 +102,7 @@ def test_all_ranks_continue_from_the_same_place(whole, tmp_path):
     with pytest.raises(
         BadInput, match="rank 2: its saved state is after 3 rounds and 1 steps, that of rank 0"
     ):
-        in_loop_threads(SIZE, work)
+        in_threads(SIZE, work)
 
 
 def test_join_leaves_the_generators_of_the_loop(tmp_path):
@@ -114,4 +113,4 @@ def test_join_leaves_the_generators_of_the_loop(tmp_path):
         with joined(models[rank], None, rank, tmp_path, sharing="gossip"):
             return torch.get_rng_state()
 
-    assert [torch.equal(before, after) for after in in_loop_threads(SIZE, work)] == [True] * SIZE
+    assert [torch.equal(before, after) for after in in_threads(SIZE, work)] == [True] * SIZE

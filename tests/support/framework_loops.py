@@ -1,33 +1,9 @@
-"""Loops of one's own as threads, with the same small network and samples of their own."""
-
-import threading
+"""The same small network for every loop, and samples of its own."""
 
 import torch
 from torch import nn
 
-LIMIT = 200.0
 SAMPLES = 24
-
-
-def in_loop_threads(size, work):
-    """What `work(rank)` gives in each of the threads; the first error is raised."""
-    results, errors = [None] * size, []
-
-    def perform(rank):
-        try:
-            results[rank] = work(rank)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=perform, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads), "a loop hangs"
-    return results
 
 
 def samples_of(rank):

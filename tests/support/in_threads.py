@@ -1,7 +1,6 @@
 """The nodes of a run with `training.name: ddp`, each in a thread of this process."""
 
 import asyncio
-import threading
 from dataclasses import replace
 
 from decentnode.communication import InProcess
@@ -11,6 +10,7 @@ from decentnode.config.settings import CommunicationSettings, FailureSettings
 from decentnode.node.experiment import Experiment
 from decentnode.node.host_process import sync_context
 from tests.support.in_process import Nodes
+from tests.support.rank_threads import in_threads
 
 LONG_DEADLINES = FailureSettings(deadline=30.0, start_deadline=30.0)
 RUN_ID = 5
@@ -20,26 +20,6 @@ def place_of(rank, nodes, directory):
     return ProcessDirectory(
         tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(nodes)), rank, str(directory)
     )
-
-
-def everybody(what, nodes):
-    """What `what(rank)` gives for each rank, all at once; raises what any of them raises."""
-    results, errors = [None] * nodes, []
-
-    def one(rank):
-        try:
-            results[rank] = what(rank)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nodes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 class Ranks(Nodes):
@@ -65,7 +45,7 @@ class Ranks(Nodes):
                 )
             )
 
-        everybody(join, count)
+        in_threads(count, join)
         return self
 
     def run(self, first, end):
@@ -73,7 +53,7 @@ class Ranks(Nodes):
             for round in range(first, end):
                 await node.run_round(round)
 
-        everybody(lambda rank: asyncio.run(rounds(self.nodes[rank])), len(self.nodes))
+        in_threads(len(self.nodes), lambda rank: asyncio.run(rounds(self.nodes[rank])))
         return self
 
     def close(self):

@@ -1,7 +1,6 @@
 """Loops of one's own in place of a run's local steps: every scheme, the same batches, the same model."""
 
 import asyncio
-import threading
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -25,6 +24,7 @@ from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from tests.node.test_resume import GRAPHS, OPTIONS, TRANSFORMS
 from tests.support.in_process import Nodes
+from tests.support.rank_threads import in_threads
 
 NODES, ROUNDS, STEPS, RATE, BATCH = 4, 3, 2, 0.1, 8
 ASYNCHRONOUS = [name for name, cls in SHARINGS.classes().items() if cls.asynchronous]
@@ -140,6 +140,13 @@ def blocking(node):
         node.step(loss)
 
 
+async def leaving(node):
+    """Rank 1 exits with a code."""
+    if node.rank == 1:
+        raise SystemExit(3)
+    await awaited(node)
+
+
 class LoopNodes(Nodes):
     """All nodes of an experiment in this process, run to their end with whatever makes their steps."""
 
@@ -232,25 +239,4 @@ def joined_threads(sections, run_dir):
         loops[rank].join(sections, rank=rank, size=NODES, run_dir=str(run_dir))
         return loops[rank].train()
 
-    return in_rank_threads(work)
-
-
-def in_rank_threads(work, size=NODES, limit=60.0):
-    """What `work(rank)` returns on each rank, in a thread each; the first error is raised."""
-    results, errors = [None] * size, {}
-
-    def perform(rank):
-        try:
-            results[rank] = work(rank)
-        except BaseException as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=perform, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(limit)
-    if errors:
-        raise errors[min(errors)]
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return results
+    return in_threads(NODES, work)

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import threading
 from dataclasses import dataclass, field
 
 import torch
@@ -13,29 +12,15 @@ from decentnode import DecentralizedDataParallel
 from decentnode.errors import DecentnodeError
 from decentnode.parallel.rendezvous import ThreadRendezvous
 from tests.support.processes import FORK, free_ports
+from tests.support.rank_threads import in_threads
 
 LIMIT = 30.0
 
 
 def in_rank_threads(size, work, limit=LIMIT):
     """What `work(rank, rendezvous)` gives on each rank; the first error is raised."""
-    rendezvous, results, errors = ThreadRendezvous(size), [None] * size, {}
-
-    def perform(rank):
-        try:
-            results[rank] = work(rank, rendezvous.join(rank))
-        except BaseException as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=perform, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(limit)
-    if errors:
-        raise errors[min(errors)]
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return results
+    rendezvous = ThreadRendezvous(size)
+    return in_threads(size, lambda rank: work(rank, rendezvous.join(rank)), limit)
 
 
 def small_network(seed=0):

@@ -21,10 +21,12 @@ def _loop(
     if not isinstance(loop, Plugin):
         return
     most = max(communication.plan.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
-    if not iscoroutinefunction(loop.cls) and most > 1:
+    virtual = communication.plan.has_virtual_time
+    if not iscoroutinefunction(loop.cls) and (virtual or most > 1):
+        has = "virtual time" if virtual else f"{most} nodes in a process"
         yield Defect(
             KEY,
-            f"{loop.name} waits in its calls, and {name_of(communication)} has {most} nodes in a process; "
+            f"{loop.name} waits in its calls, and {name_of(communication)} has {has}; "
             "write `async def` and `await node.step()`, or use zeromq with a process for each node",
         )
     if isinstance(training.execution, BatchExecution | WorkerExecution):

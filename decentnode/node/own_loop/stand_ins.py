@@ -17,11 +17,13 @@ class LoopModel(Model):
 
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    complex: tuple[str, ...] = ()
+    """The parameters that are complex."""
     digest: str = ""
     """A hash of the values that all ranks begin with."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        return NamedTensors(self.parameters, self.buffers, num_classes)
+        return NamedTensors(self.parameters, self.buffers, self.complex, num_classes)
 
 
 class NamedTensors(nn.Module):
@@ -29,16 +31,19 @@ class NamedTensors(nn.Module):
 
     def __init__(
         self, parameters: Mapping[str, tuple[int, ...]], buffers: Mapping[str, tuple[int, ...]],
-        num_classes: int = 1,
+        complex: tuple[str, ...] = (), num_classes: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_classes = num_classes
         for name, shape in parameters.items():
             part, key = self._part(name)
-            part.register_parameter(key, nn.Parameter(torch.zeros(*shape)))
+            part.register_parameter(
+                key,
+                nn.Parameter(torch.zeros(shape, dtype=torch.complex64 if name in complex else torch.float32)),
+            )
         for name, shape in buffers.items():
             part, key = self._part(name)
-            part.register_buffer(key, torch.zeros(*shape))
+            part.register_buffer(key, torch.zeros(shape))
 
     def _part(self, name: str) -> tuple[nn.Module, str]:
         *path, key = name.split(".")
