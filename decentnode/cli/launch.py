@@ -102,6 +102,7 @@ def _machines(
     config: Path | None, nodes: int | None, values: Sequence[str], resume: Path | None
 ) -> tuple[dict[str, Any], int, int, int]:
     """Returns the mapping, the first rank of this machine, how many it has, and how many there are."""
+    from decentnode.config import extends
     from decentnode.config.loader import load_plugin
     from decentnode.config.shipped import find_config
     from decentnode.core.registry import GRAPHS, MAPPINGS
@@ -116,7 +117,7 @@ def _machines(
         # A resumed run keeps its machines.
         path = resume / "config.yaml"
     machine = next((int(value[8:]) for value in values if value.startswith("machine=")), None)
-    if path is not None and _has(path, "mapping"):
+    if path is not None and extends.read(path).value.get("mapping") is not None:
         mapping = load_plugin(path, "mapping", MAPPINGS, "linear").make()
         index = machine
         if index is None:
@@ -137,12 +138,6 @@ def _machines(
         return mapping, job.machine * nodes, nodes, nodes * len(job.processes)
     machines = [{"address": "127.0.0.1", "nodes": nodes}]
     return {"name": "linear", "machines": machines}, 0, nodes, nodes
-
-
-def _has(path: Path, section: str) -> bool:
-    from decentnode.config import extends
-
-    return extends.read(path).value.get(section) is not None
 
 
 def _parsed(values: Sequence[str]) -> dict[str, Any]:

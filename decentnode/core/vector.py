@@ -262,6 +262,11 @@ class ModuleTensors:
                 view = entry.view(self.gradient)
                 if tensor.grad is None:
                     view.zero_()
+                elif tensor.grad.layout is not torch.strided:
+                    raise RunFailed(
+                        f"the gradient of '{entry.name}' is sparse, and the scheme changes dense ones; leave "
+                        "sparse=True out"
+                    )
                 elif not tensor.grad.is_set_to(view):
                     view.copy_(tensor.grad)
                 tensor.grad = view

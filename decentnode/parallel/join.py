@@ -149,7 +149,10 @@ def _values(
         if key in ("transforms", "weights"):
             sharing = sections.get("sharing", values.get("sharing", "gossip"))
             sharing = {"name": sharing} if isinstance(sharing, str) else dict(sharing)
-            values["sharing"] = {**sharing, **_part_of(values, sections), key: value}
+            said = values.get("sharing")
+            said = said if isinstance(said, dict) else {}
+            others = {name: said[name] for name in ("transforms", "weights") if name in said}
+            values["sharing"] = {**sharing, **others, key: value}
         elif key != "sharing" or not isinstance(values.get("sharing"), dict) or "sharing" not in sections:
             values[key] = value
     try:
@@ -167,14 +170,6 @@ def _with_value(values: Mapping[str, Any], key: Sequence[str], value: Any) -> di
     inner = values.get(first) or {}
     inner = inner if isinstance(inner, Mapping) else {"name": inner}
     return {**values, first: _with_value(inner, rest, value)}
-
-
-def _part_of(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what keywords have said of `sharing` so far."""
-    given = values.get("sharing")
-    return (
-        {k: v for k, v in given.items() if k in ("transforms", "weights")} if isinstance(given, dict) else {}
-    )
 
 
 @dataclass

@@ -61,6 +61,8 @@ class TensorsOfLoop:
         self.tensors: dict[str, Tensor] = named
         if _is_pair(shared):
             self.functions = shared  # type: ignore[assignment]
+        if meta := [name for name, tensor in named.items() if tensor.is_meta]:
+            raise BadInput(f"join: '{meta[0]}' is on the meta device, without values; make the model's first")
         self.shards = shards_of(named)
         """The processes that the model is sharded over."""
         self.buffers = {}
@@ -68,12 +70,15 @@ class TensorsOfLoop:
             self.buffers = {n: b for n, b in model.named_buffers() if has_mean(b)}
         if self.shards > 1:
             self.buffers = {}
-        dtypes = {tensor.dtype for tensor in self.tensors.values()}
+        dtypes = {t.dtype.to_real() if t.is_complex() else t.dtype for t in self.tensors.values()}
         if not dtypes:
             raise BadInput("join: there is nothing to share; no parameter of the model is trained")
         if len(dtypes) > 1 or not dtypes <= NAMES.keys():
             names = ", ".join(sorted(map(str, dtypes)))
-            raise BadInput(f"join: shared tensors are {names}; they must all be one of {', '.join(DTYPES)}")
+            raise BadInput(
+                f"join: shared tensors are {names}; they must all be one of {', '.join(DTYPES)} (shared= "
+                "names those to share)"
+            )
         if len({tensor.device for tensor in self.tensors.values()}) > 1:
             raise BadInput("join: shared tensors are on several devices; a rank shares those of one")
         self.dtype: torch.dtype = dtypes.pop()
@@ -96,14 +101,15 @@ class TensorsOfLoop:
             },
             shards=self.shards,
             buffers={name: list(buffer.shape) for name, buffer in self.buffers.items()},
+            complex=[name for name, tensor in self.tensors.items() if tensor.is_complex()],
             dtype=NAMES[self.dtype], digest=state.hexdigest(),
         )  # fmt: skip
 
     def begin_as(self, other_tensors: "TensorsOfLoop", rank: int) -> None:
         """Takes the values of another rank's model; raises BadInput where it has other tensors."""
         both = self, other_tensors
-        shapes = [{name: (*tensor.shape,) for name, tensor in one.tensors.items()} for one in both]
-        if shapes[0] != shapes[1] or self.dtype != other_tensors.dtype:
+        kinds = [{name: (*t.shape, t.dtype) for name, t in one.tensors.items()} for one in both]
+        if kinds[0] != kinds[1]:
             raise BadInput(
                 f"rank {rank}: what it shares has other names, shapes or types than that of rank 0"
             )
@@ -112,7 +118,14 @@ class TensorsOfLoop:
                 tensor.copy_(other_tensors.tensors[name])
 
     def module_tensors(self, layout: ParameterLayout) -> ModuleTensors:
-        """Returns them as a vector needs them."""
+        """Returns them as a vector needs them; raises BadInput for buffers of another type than it has."""
+        for entry in layout.entries:
+            if entry.is_buffer and self.buffers[entry.name].dtype != layout.dtype:
+                dtype = self.buffers[entry.name].dtype
+                raise BadInput(
+                    f"join: buffer '{entry.name}' is {dtype}, and parameters are {layout.dtype}; leave "
+                    "training.mix_buffers out, or give it their type"
+                )
         if self.shards > 1:
             return ShardedTensors(self.tensors, layout)
         if self.functions is not None:

@@ -30,6 +30,9 @@ class SharedModel(msgspec.Struct, frozen=True):
     buffers: dict[str, list[int]] = {}
     """Those of float buffers that are averaged, too."""
     dtype: str = "float32"
+    """That of real numbers, and of the parts of complex ones."""
+    complex: list[str] = []
+    """The parameters that are complex."""
     digest: str = ""
     """A hash of the values that it begins with, which all ranks begin with."""
     shards: int = 1

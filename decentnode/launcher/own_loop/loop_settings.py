@@ -29,7 +29,9 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settin
     """
     document = _document(request)
     given: dict[str, Any] = document.value
-    partition = given.pop("partition", None) or _partition_of(given.get("dataset"))
+    partition, dataset = given.pop("partition", None), given.get("dataset")
+    if partition is None and isinstance(dataset, dict):
+        partition = dataset.get("partition")
     evaluation = given.get("evaluation")
     pictures = {k: v for k, v in evaluation.items() if k == "figures"} if isinstance(evaluation, dict) else {}
     if evaluation == pictures:
@@ -48,7 +50,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settin
     }  # fmt: skip
     given["model"] = {
         "name": f"{STAND_INS}:LoopModel", "parameters": model.parameters, "buffers": model.buffers,
-        "digest": model.digest,
+        "complex": model.complex, "digest": model.digest,
     }  # fmt: skip
     given["task"] = "classification"
     kept = {key: training[key] for key in OF_ROUNDS if key in training}
@@ -81,11 +83,6 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settin
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
     return settings, line if ignored else ""
-
-
-def _partition_of(dataset: Any) -> Any:
-    """Returns the partition of a configuration, which `node.shard` follows."""
-    return dataset.get("partition") if isinstance(dataset, dict) else None
 
 
 def _check_shards(settings: Settings) -> None:

@@ -286,6 +286,7 @@ class ScriptServer:
             "the arguments of join": (request.values, first.values),
             "the parameters": (request.model.parameters, first.model.parameters),
             "the buffers": (request.model.buffers, first.model.buffers),
+            "the complex parameters": (request.model.complex, first.model.complex),
             "the dtype": (request.model.dtype, first.model.dtype),
             "the optimizer": (request.optimizer, first.optimizer),
         }
