@@ -72,6 +72,8 @@ class CommandRequest(msgspec.Struct):
     accepts_other_code: bool = False
     with_its_code: bool = False
     """Whether a resume takes plug-ins from the copies in the run."""
+    or_resume: bool = False
+    """Whether `run` resumes the run if it was begun before."""
     is_notebook: bool = False
 
     @property
@@ -161,7 +163,12 @@ def _forget_caller() -> None:
 def _run(request: CommandRequest, screen: Screen) -> CommandAnswer:
     job_of_one_task()
     settings, overrides = _settings(request, KEEP_MODELS)
-    code, directory = run_here(settings, request.source, overrides, screen=screen)
+    if request.or_resume and isinstance(request.config, Mapping):
+        # Those of an earlier call stand for these, which its files do not have.
+        overrides = [objects_in(request.config), *overrides]
+    code, directory = run_here(
+        settings, request.source, overrides, screen=screen, or_resume=request.or_resume
+    )
     return CommandAnswer(code, str(directory))
 
 

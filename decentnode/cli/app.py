@@ -72,12 +72,20 @@ def decentnode(
     epilog=examples(
         "decentnode run quickstart",
         "decentnode run mine.yaml rounds=5 training.optimizer.lr=0.05 communication=inproc",
+        "decentnode run mine.yaml --continue run_dir=runs/mine",
     )
 )
-def run(config: ConfigPath, overrides: Overrides = None) -> None:
+def run(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    or_resume: Annotated[
+        bool,
+        typer.Option("--continue", help="Resume the run if this command has begun it (needs a run_dir)."),
+    ] = False,
+) -> None:
     """Run this machine's part of an experiment."""
     job_of_one_task()
-    launch(read(config, overrides), config, overrides or ())
+    launch(read(config, overrides), config, overrides or (), or_resume=or_resume)
 
 
 @app.command(epilog=examples("decentnode resume runs/mine", "decentnode resume runs/mine rounds=80"))
@@ -101,14 +109,18 @@ def resume(
 
 
 def launch(
-    settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None
-) -> NoReturn:
-    """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
+    settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None,
+    or_resume: bool = False,
+) -> NoReturn:  # fmt: skip
+    """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume.
+
+    `or_resume`: whether an earlier start of the same command may have begun it.
+    """
     # Before the import of what other systems lack.
     check_kernel()
     from decentnode.launcher.start import run_here
 
-    code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
+    code, _ = run_here(settings, config, overrides, resume_plan=resume_plan, or_resume=or_resume)
     raise typer.Exit(code)
 
 

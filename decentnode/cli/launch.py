@@ -45,6 +45,10 @@ def launch(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="The directory of a run that its checkpoints continue.")
     ] = None,
+    or_resume: Annotated[
+        bool,
+        typer.Option("--continue", help="Resume the run if this command has begun it (needs a run_dir)."),
+    ] = False,
     start_deadline: Annotated[
         float, typer.Option(help="Seconds until the first script has to join.")
     ] = 120.0,
@@ -63,6 +67,8 @@ def launch(
         starter,
     )
 
+    if resume is not None and or_resume:
+        raise BadInput("--continue finds the run by run_dir, --resume names it; leave one out")
     if not module and not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
     mapping, first_rank, local_size, size = _machines(config, nodes, values or (), resume)
@@ -81,7 +87,7 @@ def launch(
         )  # fmt: skip
         server = ScriptServer(attachment.listen(socket_path), local_size, start)
         try:
-            code = serve_scripts(server, mapping, start_deadline, resume=resume)
+            code = serve_scripts(server, mapping, start_deadline, resume=resume, or_resume=or_resume)
         except DecentnodeError as error:
             if not isinstance(error, BadInput):
                 _show_end(folder, server)

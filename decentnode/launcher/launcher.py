@@ -88,12 +88,13 @@ class Launcher:
         self, experiment: Experiment, machine: int, console: LiveConsole,
         resume_plan: ResumePlan | None = None, job: str = "", threads: int | None = None,
         make_server: Callable[[ForkContext, Sequence[int]], ProcessServer] = ForkServer,
+        or_resume: bool = False,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
         `job`: the job that has started all machines; empty where the configuration lists them. `threads`: of
         torch in each process, where the code of a plug-in has set a number. `make_server`: makes what starts
-        the host processes.
+        the host processes. `or_resume`: whether a new run may be the one that other machines resume.
         """
         self.experiment, self.machine = experiment, machine
         settings, mapping = experiment.settings, experiment.mapping
@@ -105,8 +106,12 @@ class Launcher:
         self._make_server = make_server
         self.console = console
         self._credentials = preflight.credentials(settings, machine)
-        self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
-        self._run_state = RunState(experiment, machine, self.run_dir, resume_plan, job, self.threads)
+        self.run_dir = (
+            resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine, or_resume)
+        )
+        self._run_state = RunState(
+            experiment, machine, self.run_dir, resume_plan, job, self.threads, or_resume
+        )
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self.run_id = 0
         self._asked_at: float | None = None

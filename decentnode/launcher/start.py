@@ -12,13 +12,14 @@ from decentnode.config.extends import ConfigSource
 from decentnode.config.overrides import Override
 from decentnode.config.settings import Settings
 from decentnode.core.process_setup import check_kernel
+from decentnode.core.streams import print_line
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.recovery.resume import ResumePlan, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node import dry_round
@@ -30,20 +31,25 @@ from decentnode.node.late_imports import import_compiler, import_for_nodes
 def run_here(
     settings: Settings, config: ConfigSource, overrides: Sequence[Override],
     resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
-    screen: Callable[[TextIO], LiveConsole] = screen_for,
+    screen: Callable[[TextIO], LiveConsole] = screen_for, or_resume: bool = False,
 ) -> tuple[ExitCode, Path]:  # fmt: skip
     """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
-    `overrides`: where the settings are from, for errors.
+    `overrides`: where the settings are from, for errors. `or_resume`: resume the run if an earlier start has
+    begun it; a run that has finished is left as it is.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
     imported = plugin_threads()
     with with_locations(config, overrides):
         job = job_of(settings)
-        settings = settle(settings)
+        settings = settle(settings, or_resume)
         machine = this_machine(settings)
+        if or_resume:
+            resume_plan = started_before(settings, overrides)
+            if resume_plan is not None and is_over(resume_plan, machine):
+                return ExitCode.OK, resume_plan.run_dir
         shortage = preflight.check(settings, machine)
         for line in filter(None, [shortage, sample_notice(settings), *notices(settings.graph.make())]):
             print(line, file=sys.stderr)
@@ -61,9 +67,21 @@ def run_here(
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
         threads = plugin_threads() or imported
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "", threads=threads
-        )
+            experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "",
+            threads=threads, or_resume=or_resume,
+        )  # fmt: skip
     return launcher.run(), launcher.run_dir
+
+
+def is_over(resume_plan: ResumePlan, machine: int) -> bool:
+    """Whether the run has finished, as machine 0 knows; prints a line that says so."""
+    run_dir, settings = resume_plan.run_dir, resume_plan.settings
+    # Machines that share a file system have their directories side by side.
+    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
+    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
+    if ended is not None:
+        print_line(f"{run_dir}: {ended[0]}; nothing is left to do")
+    return ended is not None
 
 
 def plugin_threads() -> int | None:

@@ -1,4 +1,4 @@
-"""The machines that torchrun or srun has started, which then need no list in the configuration."""
+"""The machines that an engine has started, which then need no list in the configuration."""
 
 import os
 from dataclasses import dataclass
@@ -17,15 +17,17 @@ MOST_ON_LOOPBACK = 254
 @MAPPINGS.register("environment")
 @dataclass(frozen=True)
 class Environment(Consecutive):
-    """The machines of torchrun (PyTorch Elastic, 2020) or srun (SLURM: Yoo et al., JSSPP 2003).
+    """The machines of torchrun (PyTorch Elastic, 2020), srun (SLURM: Yoo et al., JSSPP 2003) or others.
 
-    Each machine has `nodes_per_machine` nodes, forked by the one process that was started there. This mapping
-    is the default, with equal shares, where there are several machines and the configuration lists none.
+    Engines without a translator in `mapping/job.py` set `DECENTNODE_MACHINE`, `DECENTNODE_MACHINES` and
+    `DECENTNODE_RENDEZVOUS`. Each machine has `nodes_per_machine` nodes, forked by the one process that was
+    started there. This mapping is the default, with equal shares, where there are several machines and the
+    configuration lists none.
     """
 
     nodes_per_machine: Positive = 1
     rendezvous_port: Port = 29550
-    """The port of the rendezvous at machine 0; torchrun itself uses 29500 and 29400."""
+    """The port of the rendezvous at machine 0; the store of torchrun or of the job is at 29500 or 29400."""
 
     def __post_init__(self) -> None:
         # An address that is not known yet has a placeholder.
@@ -35,11 +37,12 @@ class Environment(Consecutive):
 
     @cached_property
     def job(self) -> SchedulerJob:
-        """The job of this process; raises MappingError outside of torchrun and srun."""
+        """The job of this process; raises MappingError outside of jobs."""
         scheduler_job = find_job()
         if scheduler_job is None:
             raise MappingError(
-                "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
+                "environment: no engine has started this (torchrun, srun, or one that sets "
+                "DECENTNODE_MACHINE); do that, or list mapping.machines"
             )
         return scheduler_job
 
@@ -51,7 +54,7 @@ class Environment(Consecutive):
 def known_addresses(job: SchedulerJob) -> list[str]:
     """The machines' addresses where they are known without communication; otherwise empty.
 
-    Where torchrun's store has a loopback address all machines are this host, and each gets another one.
+    Where the job's store has a loopback address all machines are this host, and each gets another one.
     """
     count = len(job.processes)
     if count == 1:
@@ -64,6 +67,6 @@ def known_addresses(job: SchedulerJob) -> list[str]:
 
 
 def started_machines(environ: Environ = os.environ) -> int:
-    """The number of machines on which torchrun or srun has started this; used where none are listed."""
+    """The number of machines on which an engine has started this; used where none are listed."""
     job = find_job(environ)
     return len(job.processes) if job is not None and job.is_started else 1

@@ -1,11 +1,15 @@
-"""The job that torchrun or srun has started, from the environment of one of its processes."""
+"""The job that an engine has started, from the environment of one of its processes.
+
+The neutral variables are `PLACE`; an engine that sets its own, such as torchrun, Slurm, Kubernetes or MPI,
+has a translator here of a few lines. `DECENTNODE_JOB` names a job in place of the engine's own name.
+"""
 
 import os
 import re
 import subprocess
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from decentnode.core.timeouts import Timeouts
@@ -18,6 +22,17 @@ TORCHRUN = (
 SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID")
 BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 """The variables in the script of a batch job, which srun has not started."""
+JOB, RENDEZVOUS, GRACE = "DECENTNODE_JOB", "DECENTNODE_RENDEZVOUS", "DECENTNODE_GRACE"
+PLACE = ("DECENTNODE_MACHINE", "DECENTNODE_MACHINES")
+"""The variables of a place: the index of this machine, and the number of machines."""
+ENGINES = {
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE"),
+    "Kubernetes": ("JOB_COMPLETION_INDEX", PLACE[1]),
+}
+"""By engine its variables of the same meaning; an Indexed Job of Kubernetes sets the first one alone."""
+STORE_PORT = 29400
+"""The port of the store of a rendezvous that names none."""
 MOST_HOSTS = 65_536
 """A limit above the size of any cluster; a longer list is a mistake."""
 PORT_BLOCKS = 50
@@ -27,6 +42,7 @@ FIRST_PORT = 1024
 """The lowest port that a job uses; ports below are for root."""
 STEP_STRIDE = 7
 """The distance of the ports of two steps of a Slurm job; the next block belongs to the next job."""
+_LABEL = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
@@ -35,7 +51,7 @@ class SchedulerJob:
     """The processes that were started together, and the index of this one's machine."""
 
     starter: str
-    """`torchrun` or `srun`."""
+    """The engine, such as `torchrun` or `srun`."""
     identity: str
     """Distinguishes the jobs of a user on one machine."""
     processes: tuple[int, ...]
@@ -44,6 +60,8 @@ class SchedulerJob:
     """The index of this machine."""
     label: str = ""
     """The number of the job, where all machines know it."""
+    series: str = ""
+    """What the job has in common with its repetitions, and with no other job; empty: nobody says that."""
     name: str = ""
     """A name that all machines of the job have in common, and no others, such as `Slurm job 77.0`."""
     number: int = 0
@@ -51,7 +69,7 @@ class SchedulerJob:
     hosts: tuple[str, ...] = ()
     """The machines' names; empty where they are unknown."""
     rendezvous: tuple[str, int] = ("", 0)
-    """The host and port of torchrun's store, which is on machine 0."""
+    """The host and port of the store through which the machines find each other; it is on machine 0."""
     hosts_store: bool = False
     """Whether the first process of machine 0 must open that store itself."""
     is_started: bool = True
@@ -76,13 +94,86 @@ class SchedulerJob:
 
 def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
     """The job of this process; None outside of jobs. Raises MappingError where its numbers contradict."""
+    job, name = _find_job(environ), _named(environ)
+    if job is None or not name:
+        return job
+    return replace(
+        job, label=name, series=name, name=f"job {name}", number=zlib.crc32(name.encode()),
+        identity=f"{name}/{job.identity}",
+    )  # fmt: skip
+
+
+def find_series(environ: Environ = os.environ) -> str:
+    """Returns what this start has in common with its repetitions; empty where nobody says that."""
+    job = find_job(environ)
+    return job.series if job else _named(environ)
+
+
+def _named(environ: Environ) -> str:
+    """Returns the job's name in `DECENTNODE_JOB`; raises MappingError for one that is no name of a folder."""
+    name = environ.get(JOB, "")
+    if name and not _LABEL.fullmatch(name):
+        raise MappingError(f"{JOB}={name[:80]}: must be letters, digits, '-', '_' and '.'")
+    return name
+
+
+def _find_job(environ: Environ) -> SchedulerJob | None:
+    if any(environ.get(name) for name in PLACE):
+        return _of_place(environ)
     if all(name in environ for name in TORCHRUN):
         return _of_torchrun(environ)
     if all(environ.get(name) for name in SRUN):
         return _of_srun(environ)
     if all(environ.get(name) for name in BATCH) and not environ.get("SLURM_STEP_ID"):
         return _of_srun({name: environ[name] for name in BATCH} | {"SLURM_NODEID": "0"})
-    return None
+    # An engine that does not say where machine 0 is.
+    return _of_place(environ) if environ.get(RENDEZVOUS) else None
+
+
+def _of_place(environ: Environ) -> SchedulerJob:
+    """The place that the neutral variables tell; an engine's own stand for those that are missing."""
+    said = {name: environ[name] for name in PLACE if environ.get(name)}
+    starter = "the environment"
+    for engine, names in ENGINES.items():
+        if len(said) < 2 and all(environ.get(name) for name in names):
+            starter, own = engine, dict(zip(PLACE, map(environ.__getitem__, names), strict=True))
+            differing = [name for name in said if said[name] != own[name]]
+            if differing:
+                other = names[PLACE.index(differing[0])]
+                raise MappingError(
+                    f"{differing[0]}={said[differing[0]]}, but {engine} sets {other}={environ[other]}; "
+                    "leave the first out"
+                )
+            said |= own
+    if missing := [name for name in PLACE if name not in said]:
+        given = ", ".join(f"{name}={value}" for name, value in said.items()) or f"{RENDEZVOUS} is set"
+        raise MappingError(f"{given}, but {' and '.join(missing)} not; set all of a machine's place")
+    machine, machines = (_number(said, name) for name in PLACE)
+    if not machine < machines <= MOST_HOSTS:
+        raise MappingError(
+            f"{PLACE[0]}={machine} of {PLACE[1]}={machines}: indices are from 0 to {PLACE[1]} - 1"
+        )
+    where = environ.get(RENDEZVOUS, "")
+    if machines > 1 and not where:
+        raise MappingError(
+            f"{PLACE[1]}={machines}, but {RENDEZVOUS} is not set; set it to host:port of machine 0"
+        )
+    rendezvous = _host_and_port(where) if where else ("", 0)
+    return SchedulerJob(
+        starter, where, (1,) * machines, machine=machine, name=f"job of {where}" if where else "",
+        number=0, rendezvous=rendezvous, hosts_store=True,
+    )  # fmt: skip
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """Returns both; an IPv6 address with a port has brackets, as in URLs."""
+    match = re.fullmatch(r"(?:\[(.+)\]|([^:]+)|([^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(\d{1,5}))?", text)
+    port = int(match[4] or STORE_PORT) if match else 0
+    if match is None or not 0 < port < 1 << 16:
+        raise MappingError(
+            f"{RENDEZVOUS}={text[:80]}: must be host:port of machine 0, such as node0:{STORE_PORT}"
+        )
+    return match[1] or match[2] or match[3], port
 
 
 def job_of_one_task() -> SchedulerJob | None:
@@ -120,6 +211,8 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
         "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine=machine,
+        # Torchrun's own word where nobody has named the run.
+        series=run if run != "none" and _LABEL.fullmatch(run) else "",
         name=name, number=zlib.crc32(name.encode()), rendezvous=(host, port),
         hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
@@ -136,14 +229,17 @@ def _of_srun(environ: Environ) -> SchedulerJob:
             f"{machine}, which does not fit; start with srun in one allocation"
         )
     step = environ.get("SLURM_STEP_ID", "")
-    words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
-    label = ".".join(word for word in words if word)
+    words = [word for word in (environ["SLURM_JOB_ID"], step) if word]
+    # A job that is requeued keeps its id, and its steps are counted from 0 again.
+    series, restart = ".".join(words), environ.get("SLURM_RESTART_COUNT", "")
+    label = f"{series}.{restart}" if restart else series
     return SchedulerJob(
         starter="srun",
         identity=label,
         processes=tuple(counts),
         machine=machine,
         label=label,
+        series=series,
         name=f"Slurm job {label}",
         number=_job_number(environ["SLURM_JOB_ID"], step),
         hosts=tuple(hosts),

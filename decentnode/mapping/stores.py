@@ -10,6 +10,7 @@ from decentnode.core.text import first_line
 from decentnode.errors import StartError
 
 POLL_INTERVAL = 0.05
+STORE_INTERVAL = 0.2
 
 
 def serve(address: str, port: int, seconds: float, backlog: int) -> TCPStore:
@@ -35,12 +36,39 @@ def join(address: str, port: int, seconds: float, serves: bool = False) -> TCPSt
     `seconds`: the limit of this and of each request. `serves`: this process opens it, if it has not done so,
     on all addresses of its machine, as torch's own users of that port do.
     """
-    limit = timedelta(seconds=seconds)
+    began = time.monotonic()
+    # A machine need not know its own name. Torch would print each try, and wait twice as long.
+    host = "localhost" if serves else address
+    if not serves and (why := why_unreachable(address, port, seconds)):
+        raise StartError(f"no store answers at {address}, port {port}: {why}")
+    limit = timedelta(seconds=max(1.0, seconds - (time.monotonic() - began)))
     try:
-        return TCPStore(address, port, None, serves, limit, wait_for_workers=False, multi_tenant=serves)
+        return TCPStore(host, port, None, serves, limit, wait_for_workers=False, multi_tenant=serves)
     except (OSError, RuntimeError) as error:
         why = first_line(error)[:200]
         raise StartError(f"no store answers at {address}, port {port}: {why}") from error
+
+
+def why_unreachable(address: str, port: int, seconds: float) -> str:
+    """Tries to connect for that long; returns why the last try failed, or an empty text: one succeeded.
+
+    A name may not be known yet, and a port not be open yet, while machines start.
+    """
+    limit, why = time.monotonic() + seconds, "no time is left"
+    while (left := limit - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), timeout=left).close()
+            return ""
+        except socket.gaierror:
+            why = "no address is known for this name"
+        except TimeoutError:
+            why = "nothing answers there; a packet filter may drop what is sent"
+        except ConnectionRefusedError:
+            why = "the machine answers, but no process listens at this port"
+        except OSError as error:
+            why = f"there is no way to it from here: {error.strerror or error}"
+        time.sleep(min(STORE_INTERVAL, max(0.0, limit - time.monotonic())))
+    return why
 
 
 def part(store: Store, readers: int, waits: bool, seconds: float) -> None:

@@ -326,8 +326,9 @@ async def _run_loop(node: Node, steps: LoopSteps, fork_context: ForkContext) -> 
         print(f"rank {node.rank}: its loop was ended after the last round", flush=True)
     except SystemExit as stop:
         # A loop that does not look at what step() returns is ended by SystemExit where the run was stopped.
-        if node.failure is None and stop.code and not seen.is_over:
-            node.failure = RunFailed(f"rank {node.rank}: its loop exits with {stop.code}")
+        if stop.code and not seen.is_over:
+            error: Exception = RunFailed(f"rank {node.rank}: its loop exits with {stop.code}")
+            node.failure = node.failure or error
     except Exception as error:
         node.failure = node.failure or error
     finally:

@@ -44,6 +44,7 @@ def join(
     rank: int | None = None,
     size: int | None = None,
     quiet: bool = False,
+    or_resume: bool = False,
     **sections: Any,
 ) -> BlockingNode:
     """Takes part in a run with this model, which any loop trains; returns the node of this rank.
@@ -68,6 +69,8 @@ def join(
         rank: of this thread, where ranks are threads.
         size: the number of ranks, where ranks are threads.
         quiet: whether the launcher prints nothing; under `decentnode launch` without effect.
+        or_resume: whether the run is resumed if an earlier start of the script has begun it; it needs a
+            `run_dir`, or `DECENTNODE_JOB`. A run that has finished is an error.
         sections: values of a configuration, as `graph="ring"`, `sharing={"name": "choco", "gamma": 0.4}`,
             `transforms=[...]` (those of `sharing`), `rounds=100`, `checkpoint={"every": 10}`.
 
@@ -100,6 +103,7 @@ def join(
         values = {**values, "training": {**training, "steps_per_round": steps_per_round}}
     deadline = failures.get("start_deadline") if isinstance(failures, Mapping) else None
     deadline = float(deadline) if isinstance(deadline, int | float) else Timeouts.join
+    values = {**values, "or_resume": True} if or_resume else values
     joining = JoiningRank(place.rank, TensorsOfLoop(model, shared), optimizers, samples, loss, state)
     # A loop that continues has restored its generators.
     with restored_generators():

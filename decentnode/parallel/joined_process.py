@@ -110,12 +110,13 @@ class JoinedProcess:
 
         Raises BadInput and StartError, one line each.
         """
-        first = joining_ranks[0]
+        first, given = joining_ranks[0], dict(values)
+        or_resume = bool(given.pop("or_resume", False))
         request = AttachRequest(
             ranks=[joining.rank for joining in joining_ranks], size=place.size, pid=os.getpid(),
-            version=__version__, model=first.tensors.described, config=config_name, values=dict(values),
+            version=__version__, model=first.tensors.described, config=config_name, values=given,
             optimizer=described_optimizer(first.optimizers), samples=first.samples, folder=str(Path.cwd()),
-            script=script_name(),
+            script=script_name(), or_resume=or_resume,
             continues=continued_from(first.state),
         )  # fmt: skip
         for joining in joining_ranks[1:]:

@@ -13,7 +13,7 @@ from decentnode.formats.reader import StrPath
 from decentnode.results.run import Run
 
 
-def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) -> Run:
+def run(config: Configuration, /, *, progress: bool = True, or_resume: bool = False, **overrides: Any) -> Run:
     """Runs an experiment on this machine, and returns its results.
 
         run = decentnode.run("quickstart", rounds=20, sharing={"name": "choco", "gamma": 0.3})
@@ -23,12 +23,13 @@ def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) ->
     instance, of which each node gets a copy; a model's weights are the start of all nodes, and a dataset may
     be `(train, test)`. In a notebook all nodes are in one process (`communication: inproc`), unless
     `communication` is given here or has options in the file. The models after the last round are kept
-    (`records.models`). `progress`: whether the progress is shown.
+    (`records.models`). `progress`: whether the progress is shown. `or_resume`: resumes the run if an earlier
+    call has begun it, and returns it if it has finished; it needs a `run_dir`, or `DECENTNODE_JOB`.
 
     Raises BadInput for what is wrong in the configuration, StartError, RunFailed, and KeyboardInterrupt after
     a Ctrl-C, which stops the nodes gracefully; a second one kills them.
     """
-    request = CommandRequest("run", values_of(config), overrides)
+    request = CommandRequest("run", values_of(config), overrides, or_resume=or_resume)
     answer = answer_of(request, progress)
     finished = _run_of(answer.directory, answer.code)
     # No file has it, so the run remembers it for `mean_model`.

@@ -121,6 +121,36 @@ def test_a_run_continues_bit_for_bit(tmp_path, config, straight, communication, 
     assert f"has finished all its {ROUNDS} rounds" in again.text and again.text.count("\n") == 1
 
 
+def test_a_command_that_is_repeated_ends_as_the_run_that_never_was_stopped(tmp_path, config, straight):
+    words = ["--continue", "sharing.pace=0.05", TWO, "checkpoint.every=9"]
+
+    def again(*more):
+        return Run(tmp_path / "run", [*words, *more], config=config)
+
+    # Killed before its first checkpoint, then amid its rounds.
+    for round in (3, 30):
+        run = again()
+        run.wait_for_round(round, TIMEOUT)
+        if round == 30:
+            assert "begins again: no round was saved by all nodes" in run.text
+            refused = again()
+            assert refused.wait(TIMEOUT) == 2
+            assert "this run is in progress; stop it first\n" in refused.text
+        os.kill(run.process.pid, signal.SIGKILL)
+        assert run.wait(TIMEOUT) == -signal.SIGKILL, run.text
+    last = again()
+    assert last.wait(TIMEOUT) == 0, last.text
+    assert "continues after round" in last.text
+    assert_same([last], straight)
+    for more, code, line in [
+        ([], 0, f"this run has finished all its {ROUNDS} rounds; nothing is left to do"),
+        (["seed=2"], 2, "resume: seed cannot change from 1 to 2, because it would be another run"),
+    ]:
+        repeated = again(*more)
+        assert repeated.wait(TIMEOUT) == code
+        assert repeated.text.endswith(f"{line}\n") and repeated.text.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def whole(config):
     """A run that has ended, with checkpoints of its last round and of one before."""

@@ -6,8 +6,10 @@ import os
 import pytest
 
 from decentnode.errors import BadInput
-from decentnode.launcher.cluster.agreement import newest_of_all
+from decentnode.launcher.cluster.agreement import agreed, newest_of_all
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
+from decentnode.launcher.state.messages import Join
+from decentnode.mapping.base import Linear, Machine
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import RunStamp
 
@@ -161,6 +163,30 @@ def test_without_a_round_of_all_it_is_reported_who_lacks_what():
     many = {0: [9]} | {rank: [1] for rank in range(1, 40)}
     with pytest.raises(BadInput, match=r"; and 34 more ranks$"):
         newest_of_all(many, range(40))
+
+
+def joined(machine, run_id, rounds, **more):
+    """What a machine of one node says that repeats its command."""
+    return Join(machine, "1", "d", "s", run_id=run_id, offers={machine: rounds}, or_resume=True, **more)
+
+
+def test_machines_that_repeat_their_command_resume_or_begin_together():
+    mapping, run = Linear((Machine("10.0.0.1", 1), Machine("10.0.0.2", 1))), f"{77:016x}"
+
+    def start(*joins):
+        begun = agreed(dict(enumerate(joins)), mapping, [])
+        return begun.run_id == 77, begun.incarnation, begun.round
+
+    assert start(joined(0, "", [-1]), joined(1, "", [-1])) == (False, 0, -1)
+    # The first one was killed before its run began; one before its first checkpoint.
+    assert start(joined(0, "", [-1]), joined(1, run, [-1], incarnation=2)) == (True, 3, -1)
+    assert start(joined(0, run, [-1, 9]), joined(1, run, [-1])) == (True, 1, -1)
+    assert start(joined(0, run, [-1, 9, 19]), joined(1, run, [-1, 9])) == (True, 1, 9)
+    # One was away when the other began again.
+    assert start(joined(0, run, [-1, 9]), joined(1, run, [-1, 9], starts=[-1])) == (True, 1, -1)
+    lost = r"^machine 1 \(10.0.0.2, ranks 1\) has nothing of the run that the others resume; restore its"
+    with pytest.raises(BadInput, match=lost):
+        start(joined(0, run, [-1, 9]), joined(1, "", [-1]))
 
 
 def test_reports_of_thousands_of_ranks_are_not_a_pass_over_all_of_them_each(tmp_path, monkeypatch):

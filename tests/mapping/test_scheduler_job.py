@@ -10,11 +10,18 @@ from decentnode.errors import ConfigError, MappingError, StartError
 from decentnode.launcher.cluster.scheduler import settle
 from decentnode.launcher.state.run_directory import machine_directory
 from decentnode.mapping import environment
-from decentnode.mapping import torchrun_store as addresses
+from decentnode.mapping import job_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
-from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
-from decentnode.mapping.torchrun_store import agree
+from decentnode.mapping.job import (
+    SchedulerJob,
+    expand_counts,
+    expand_hosts,
+    find_job,
+    find_series,
+    job_of_one_task,
+)
+from decentnode.mapping.job_store import agree
 from tests.integration.running import QUICKSTART
 from tests.support.processes import free_ports
 
@@ -29,11 +36,16 @@ SRUN = {
     "SLURM_STEP_NODELIST": "a[1-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
 }  # fmt: skip
 
+PLACE = {
+    "DECENTNODE_MACHINE": "1", "DECENTNODE_MACHINES": "3", "DECENTNODE_RENDEZVOUS": "host0:29471",
+    "DECENTNODE_JOB": "night-7",
+}  # fmt: skip
+
 
 @pytest.fixture
 def started(monkeypatch):
     """Sets the environment of a process."""
-    for name in {**TORCHRUN, **SRUN}:
+    for name in {**TORCHRUN, **SRUN, **PLACE}:
         monkeypatch.delenv(name, raising=False)
 
     def start(variables):
@@ -151,12 +163,62 @@ def test_torchrun_inside_srun_is_torchrun():
         (SRUN | {"SLURM_NODEID": "3"}, "names this machine 3, which does not fit"),
         (SRUN | {"SLURM_STEP_NODELIST": "a["}, "Invalid hostlist: a"),
         (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM sets none of"),
+        (SRUN | {"DECENTNODE_JOB": "a/b"}, "DECENTNODE_JOB=a/b: must be letters"),
+        (PLACE | {"DECENTNODE_MACHINE": "3"}, "DECENTNODE_MACHINE=3 of DECENTNODE_MACHINES=3: indices"),
+        (PLACE | {"DECENTNODE_MACHINES": "x"}, "DECENTNODE_MACHINES=x, no whole number"),
+        (PLACE | {"DECENTNODE_MACHINE": ""}, "DECENTNODE_MACHINE not; set"),
+        (PLACE | {"DECENTNODE_RENDEZVOUS": ""}, "MACHINES=3, but DECENTNODE_RENDEZVOUS is not set"),
+        (PLACE | {"DECENTNODE_RENDEZVOUS": "a:0"}, "RENDEZVOUS=a:0: must be host:port of machine 0"),
+        (PLACE | {"DECENTNODE_RENDEZVOUS": "a:99999"}, "must be host:port of machine 0"),
+        (
+            PLACE | {"DECENTNODE_MACHINES": "", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"},
+            "DECENTNODE_MACHINE=1, but Open MPI sets OMPI_COMM_WORLD_RANK=2; leave the first out",
+        ),
     ],
 )  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_in_one_line(variables, message):
     with pytest.raises(MappingError, match=message) as error:
         find_job(variables)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        PLACE,
+        PLACE | SRUN | TORCHRUN,
+        {**PLACE, "DECENTNODE_MACHINE": "", "JOB_COMPLETION_INDEX": "1"},
+        {
+            name: PLACE[name] for name in ("DECENTNODE_RENDEZVOUS", "DECENTNODE_JOB")
+        } | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"},
+        PLACE | {"DECENTNODE_MACHINE": "", "DECENTNODE_MACHINES": "", "PMI_RANK": "1", "PMI_SIZE": "3"},
+    ],
+)  # fmt: skip
+def test_any_engine_can_say_the_place_of_a_machine(said):
+    job = find_job(said)
+    assert (job.machine, job.processes, job.rendezvous) == (1, (1, 1, 1), ("host0", 29471))
+    assert (job.label, job.series, job.name, job.hosts_store) == ("night-7",) * 2 + ("job night-7", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a", ("a", 29400)), ("a:5", ("a", 5)), ("10.0.0.1:29500", ("10.0.0.1", 29500)),
+        ("[fd00::1]:5", ("fd00::1", 5)), ("[fd00::1]", ("fd00::1", 29400)), ("fd00::1", ("fd00::1", 29400)),
+    ],
+)  # fmt: skip
+def test_a_rendezvous_is_a_host_and_a_port(text, found):
+    assert find_job(PLACE | {"DECENTNODE_RENDEZVOUS": text}).rendezvous == found
+
+
+def test_repetitions_of_a_job_have_a_name_in_common():
+    assert find_series({}) == find_series(TORCHRUN) == ""
+    assert find_series({"DECENTNODE_JOB": "a"}) == "a"
+    assert find_series(TORCHRUN | {"TORCHELASTIC_RUN_ID": "night"}) == "night"
+    requeued = SRUN | {"SLURM_RESTART_COUNT": "2"}
+    assert find_series(requeued) == find_series(SRUN) == "77.2"
+    assert find_job(requeued).label == "77.2.2"
+    assert find_job(SRUN | {"DECENTNODE_JOB": "chain"}).label == "chain"
 
 
 def test_a_configuration_without_machines_takes_those_of_the_job(started):
@@ -207,9 +269,7 @@ def test_ports_follow_from_the_job_unless_they_are_given(started):
 
 def test_outside_a_job_and_alone_in_one_nothing_changes(started):
     assert config.load(QUICKSTART).mapping.name == "linear"
-    with pytest.raises(
-        ConfigError, match=r"mapping.*neither torchrun nor srun has started this; do that, or"
-    ):
+    with pytest.raises(ConfigError, match=r"mapping.*no engine has started this .*; do that, or"):
         config.load(QUICKSTART, ["mapping=environment"])
     started(TORCHRUN | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"), "1"))
     started(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"))
@@ -227,7 +287,7 @@ def test_machines_of_the_configuration_stay(started):
     listed = "mapping={machines: [{address: 127.0.0.1, nodes: 16}]}"
     settings = config.load(QUICKSTART, [listed])
     assert settings.mapping.name == "linear"
-    assert settle(settings) is settings
+    assert settle(settings) == settings
 
 
 def test_numbers_that_do_not_fit_the_graph_are_reported_with_their_origin(started):
@@ -308,7 +368,7 @@ def test_machines_with_one_address_are_refused():
     """Real ones, all on this host."""
     for error in learn(2).values():
         assert isinstance(error, MappingError)
-        assert "torchrun's machines 0 and 1 have the same address 127.0.0.1; start it once on each" in str(
+        assert "torchrun: machines 0 and 1 have the same address 127.0.0.1; start one on each" in str(
             error
         )
 

@@ -57,6 +57,8 @@ class AttachRequest(msgspec.Struct, frozen=True):
     samples: int | None = None
     continues: str = ""
     """From where its saved state continues, which is the same for all ranks; empty: it begins."""
+    or_resume: bool = False
+    """Whether the run is resumed if an earlier start has begun it."""
     script: str = "script"
     """The name of the script, which its run has by default."""
     folder: str = "."

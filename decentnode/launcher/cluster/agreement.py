@@ -8,6 +8,7 @@ import msgspec
 from decentnode.errors import BadInput, StartError
 from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.mapping.base import Mapping
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 
 MOST_NAMED = 5
 
@@ -24,7 +25,7 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
     handshakes = {r: join.handshakes[r] for r, join in of_ranks if r in join.handshakes}
     signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
     start = Start(secrets.randbits(62) + 1, handshakes, signatures=signatures, absent=absent)
-    resumed = joins[0].run_id
+    resumed = next((join.run_id for join in joins.values() if join.run_id), "")
     if not resumed:
         return start
     incarnation = max(join.incarnation for join in joins.values())
@@ -38,6 +39,13 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
         missed = starts[len(join.starts) :]
         offers[rank] = [r for r in join.offers.get(rank, []) if r <= min(missed, default=r)]
     round = newest_of_all(offers, offers)
+    new = [machine for machine, join in joins.items() if not join.run_id]
+    if new and round == FROM_THE_START and any(max(rounds) > round for rounds in offers.values()):
+        # To begin again would discard what the others have saved.
+        raise BadInput(
+            f"{mapping.describe(new[0])} has nothing of the run that the others resume; restore its "
+            "directory, or name another run_dir to begin a new run"
+        )
     return msgspec.structs.replace(
         start, run_id=int(resumed, 16), incarnation=incarnation + 1, round=round, starts=[*starts, round]
     )

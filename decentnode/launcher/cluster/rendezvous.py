@@ -279,7 +279,9 @@ class Rendezvous:
             self.news += [line] if line not in self.news else []
         for field in ("digest", "dataset", "run_id"):
             here, there = getattr(own_join, field), getattr(join, field)
-            if here != there:
+            # A machine that has nothing of the run takes that of the others.
+            is_new = field == "run_id" and own_join.or_resume and join.or_resume and not (here and there)
+            if here != there and not is_new:
                 keys = _other_values(own_join.settings, join.settings) if field == "digest" else ""
                 differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
                 return Refuse(f"{name} has {differs}{keys}")

@@ -1,4 +1,4 @@
-"""A run started by torchrun or srun: its machines, and where each of them writes."""
+"""A run started by an engine: its machines, and where each of them writes."""
 
 import os
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
+from decentnode.errors import BadInput
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
 from decentnode.mapping.base import Linear, Mapping
 from decentnode.mapping.environment import known_addresses
-from decentnode.mapping.job import SchedulerJob
+from decentnode.mapping.job import SchedulerJob, find_series
 
 
 def job_of(settings: Settings) -> SchedulerJob | None:
@@ -22,28 +23,37 @@ def job_of(settings: Settings) -> SchedulerJob | None:
     return mapping.job
 
 
-def settle(settings: Settings) -> Settings:
+def settle(settings: Settings, or_resume: bool = False) -> Settings:
     """Returns the settings with the job's machines and the index of this one, unless they list machines.
 
-    Machines may share a file system, so each has its own directory. Raises BadInput, and StartError if the
-    others do not publish their addresses.
+    Machines may share a file system, so each has its own directory. `or_resume`: the directory is that of an
+    earlier start, if there was one, so its name must not depend on the time. Raises BadInput, and StartError
+    if the others do not publish their addresses.
     """
-    job = job_of(settings)
+    job, mapping, run_dir = job_of(settings), settings.mapping.make(), settings.run_dir
+    several = len(mapping.machines) > 1
+    label = find_series() if or_resume else job.label if job and several else ""
+    if run_dir is None and label:
+        run_dir = str(Path("runs") / f"{settings.name}-{label}")
+    if or_resume and run_dir is None:
+        raise BadInput(
+            "--continue: nothing names the run; add run_dir=runs/NAME, or set DECENTNODE_JOB=NAME in the "
+            "environment of all its machines"
+        )
     # A configuration that lists its machines overrides the job.
     if job is None:
-        return settings
-    mapping, addresses, run_dir = settings.mapping.make(), known_addresses(job), settings.run_dir
-    several = len(job.processes) > 1
-    if several and run_dir is None and job.label:
-        run_dir = str(Path("runs") / f"{settings.name}-{job.label}")
+        if or_resume and several:
+            run_dir = str(machine_directory(Path(str(run_dir)), this_machine(settings)))
+        return replace(settings, run_dir=run_dir)
+    addresses = known_addresses(job)
     if not addresses or (several and run_dir is None):
         # Imported here, because it loads torch's network code.
-        from decentnode.mapping.torchrun_store import agree
+        from decentnode.mapping.job_store import agree
 
         # The clocks of machines differ, and a run is resumed by one directory.
-        proposed = unused_directory(settings.name).name
+        proposed = Path(run_dir or unused_directory(settings.name)).name
         addresses, name = agree(job, addresses, proposed, settings.failures.start_deadline)
-        run_dir = settings.run_dir or str(Path("runs") / name)
+        run_dir = run_dir or str(Path("runs") / name)
     if several and run_dir is not None:
         run_dir = str(machine_directory(Path(run_dir), job.machine))
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))

@@ -23,7 +23,7 @@ from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
-from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.recovery.resume import ResumePlan, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node.experiment import Experiment
@@ -32,11 +32,13 @@ from decentnode.node.experiment import Experiment
 def serve_scripts(
     server: ScriptServer, mapping: dict[str, Any], start_deadline: float,
     screen: Callable[[TextIO], LiveConsole] = screen_for, resume: Path | None = None,
+    or_resume: bool = False,
 ) -> ExitCode:  # fmt: skip
     """Runs this machine's part of the run that its scripts ask for; returns the exit code.
 
     `mapping`: the machines, where the scripts' configuration names none. Raises what prevents the run, which
-    the scripts are told first. `resume`: the directory of a run that its checkpoints continue.
+    the scripts are told first. `resume`: the directory of a run that its checkpoints continue. `or_resume`:
+    whether an earlier start of the same command may have begun it.
     """
     check_kernel()
     torch.set_num_threads(1)
@@ -46,15 +48,21 @@ def serve_scripts(
         os.chdir(request.folder)
         resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
         settings, ignored = settings_of(request, mapping)
+        or_resume = or_resume or request.or_resume
+        if or_resume:
+            settings = settle(settings, or_resume)
+            resume_plan = started_before(settings, by_scripts=True)
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:
-                raise BadInput(f"{resume}: the script's model has other parameters than that of this run")
-            settings = resume_plan.settings
+                raise BadInput(
+                    f"{resume_plan.run_dir}: the script's model has other parameters than that of this run"
+                )
+            settings = settings if or_resume else resume_plan.settings
         if ignored:
             print_line(ignored)
         job = job_of(settings)
-        settings = settle(settings)
+        settings = settings if or_resume else settle(settings)
         machine = this_machine(settings)
         if shortage := preflight.check(settings, machine):
             print_line(shortage)
@@ -66,6 +74,7 @@ def serve_scripts(
             resume_plan,
             job=job.name if job else "",
             make_server=server.serve,
+            or_resume=or_resume,
         )
         return launcher.run()
     except DecentnodeError as error:

@@ -39,6 +39,7 @@ from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.mapping.base import Consecutive
 from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference
@@ -55,14 +56,16 @@ class ResumePlan:
 
     def __init__(
         self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False,
-        with_its_code: bool = False, by_scripts: bool = False,
+        with_its_code: bool = False, by_scripts: bool = False, settings: Settings | None = None,
     ) -> None:  # fmt: skip
         """Raises BadInput if there is no run to resume, or if an override would change the models.
 
         Objects that Python passes are taken for those that the run began with.
 
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run;
-        `with_its_code`: take them from the copies in the run; `by_scripts`: scripts have joined again.
+        `with_its_code`: take them from the copies in the run; `by_scripts`: scripts have joined again;
+        `settings`: those of a start that is repeated, which the run's own are compared with. Such a run may
+        begin again where no round was saved by all its nodes.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
@@ -72,7 +75,8 @@ class ResumePlan:
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
-        self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
+        self.may_begin_again = settings is not None
+        self.settings = replace(settings or config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         if self.settings.is_of_scripts and not by_scripts:
             raise BadInput(
@@ -96,9 +100,17 @@ class ResumePlan:
 
     def refuse_finished(self, nodes: int) -> None:
         """Raises BadInput if no node has rounds left; only machine 0 can know that."""
-        path = self.run_dir / "summary.json"
+        if ended := self.ended(nodes, self.run_dir):
+            raise BadInput(f"{self.run_dir}: {'; to continue, set '.join(ended)}")
+
+    def ended(self, nodes: int, run_dir: Path) -> tuple[str, str] | None:
+        """Returns how the run has ended and what would continue it, if no node has rounds left.
+
+        `run_dir`: the directory of a machine that knows of all nodes. Raises BadInput for another run.
+        """
+        path = run_dir / "summary.json"
         if not path.exists():
-            return
+            return None
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
         if (run_id := read_object(path).get("run_id")) != self._state["run_id"]:
             raise BadInput(f"{path}: is of another run, {run_id}; remove it")
@@ -108,15 +120,14 @@ class ResumePlan:
         done = last + 1 if isinstance(last, int) else rounds
         more = f", and more rounds (for instance rounds={2 * rounds})" if self.settings.rounds <= done else ""
         if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
-            raise BadInput(
-                f"{self.run_dir}: this run has reached its target in round {reached + 1}; "
-                f"to continue, set another one, or none (evaluation.target=null){more}"
-            )
+            how = f"this run has reached its target in round {reached + 1}"
+            return how, f"another one, or none (evaluation.target=null){more}"
         if finished >= nodes and self.settings.rounds <= done:
-            raise BadInput(
-                f"{self.run_dir}: this run has finished all its {rounds} rounds; "
-                f"to continue, set more (for instance rounds={2 * rounds})"
+            return (
+                f"this run has finished all its {rounds} rounds",
+                f"more (for instance rounds={2 * rounds})",
             )
+        return None
 
     def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """Returns the Join with this machine's checkpoints; raises BadInput that names a rank without any.
@@ -144,7 +155,7 @@ class ResumePlan:
         offers = {rank: self._good_rounds(records, rank, settings) for rank in ranks}
         # Other machines may lack that round; what is said of a later one then is written again.
         for round in sorted(set.intersection(*map(set, offers.values())))[-1:]:
-            for line in records.problems(round):
+            for line in records.problems(round) if round != FROM_THE_START else ():
                 print_line(f"{line}; resume does not repair it")
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
@@ -162,6 +173,8 @@ class ResumePlan:
                 good.append(round)
             except BadCheckpoint as error:
                 defects.append(str(error))
+        if self.may_begin_again and not defects:
+            return [FROM_THE_START, *good]
         if not good:
             remedy = "begin a new run, which checkpoint.final or checkpoint.every lets continue"
             reason = f"there is none in {directory / f'{rank:05d}'}; {remedy}"
@@ -215,6 +228,19 @@ class ResumePlan:
         cut_back(self.run_dir / "evaluations.jsonl", last)
         # That of an earlier end: a run that continues has not finished.
         (self.run_dir / "summary.json").unlink(missing_ok=True)
+
+
+def started_before(
+    settings: Settings, overrides: Sequence[Override] = (), by_scripts: bool = False
+) -> ResumePlan | None:
+    """Returns the plan to resume what an earlier start of the same command began; None for a new run.
+
+    `settings`: with the directory of this machine. Raises BadInput as `ResumePlan`.
+    """
+    run_dir = Path(str(settings.run_dir))
+    if not (run_dir / "run.json").exists():
+        return None
+    return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings)
 
 
 def write_state(

@@ -27,10 +27,10 @@ class RunState:
 
     def __init__(
         self, experiment: Experiment, machine: int, run_dir: Path, resume_plan: ResumePlan | None,
-        job: str = "", threads: int = 1,
+        job: str = "", threads: int = 1, or_resume: bool = False,
     ) -> None:  # fmt: skip
         """`resume_plan`: the run to resume; None: a new one. `job`: whose machines these are, if not listed.
-        `threads`: of torch in each process.
+        `threads`: of torch in each process. `or_resume`: a new run may be the one that others resume.
 
         Raises BadInput if the run is in progress.
         """
@@ -43,7 +43,7 @@ class RunState:
         self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
-        self._machine, self._job = machine, job
+        self._machine, self._job, self._or_resume = machine, job, or_resume
         self._ranks, self._local = ranks, local
         self._limiter = RateLimiter()
 
@@ -55,10 +55,11 @@ class RunState:
             machine=self._machine, version=__version__, digest=config.digest(settings, graph),
             dataset=experiment.samples.digest, job=self._job, code=experiment.sources.parts,
             package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
-            settings=config.flattened(config.agreed(settings, graph)),
+            settings=config.flattened(config.agreed(settings, graph)), or_resume=self._or_resume,
         )  # fmt: skip
         if self.resume_plan is None:
-            return join
+            nothing = {rank: [FROM_THE_START] for rank in self._local}
+            return msgspec.structs.replace(join, offers=nothing) if self._or_resume else join
         if self._machine == 0:
             # Other machines do not know how remote nodes ended; their own may have to go back a round.
             self.resume_plan.refuse_finished(len(self._ranks))
@@ -66,9 +67,10 @@ class RunState:
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""
+        self._is_late = bool(start.late)
         if self.resume_plan is not None:
             self.resume_plan.begin(start, sorted(self._local), self._experiment.settings)
-            if not start.late:
+            if not start.late and start.round != FROM_THE_START:
                 machine_of = self._experiment.mapping.machine_of
                 here = (rank for rank in self._ranks if machine_of(rank) not in start.absent)
                 self.retention.begin(start.round, here)
@@ -95,7 +97,10 @@ class RunState:
         round = self.identity.round
         code = self.resume_plan.other_code if self.resume_plan else ""
         with_other = f", with other code: {code}" if code else ""
-        return f"continues after round {round + 1}{with_other}" if round != FROM_THE_START else ""
+        if round != FROM_THE_START:
+            return f"continues after round {round + 1}{with_other}"
+        begins_again = self.resume_plan is not None and not self._is_late
+        return f"begins again: no round was saved by all nodes{with_other}" if begins_again else ""
 
     @property
     def saved_by_all(self) -> int | None:

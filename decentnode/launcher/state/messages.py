@@ -47,6 +47,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """By rank the rounds of its valid checkpoints."""
     starts: list[Round] = []
     """The rounds after which that run was started, as far as this machine took part."""
+    or_resume: bool = False
+    """Whether the same command starts the run and resumes it, so that one without it takes that of others."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):

@@ -79,10 +79,11 @@ def machine_directory(run_dir: Path, machine: int) -> Path:
     return run_dir if run_dir.name == name else run_dir / name
 
 
-def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
+def make_run_directory(experiment: Experiment, machine: int = 0, or_resume: bool = False) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput.
 
     Where another machine of the run has it already, because they share a file system, it is a part of it.
+    `or_resume`: what is there may be of an earlier start that has ended before the run began.
     """
     settings, several = experiment.settings, len(experiment.mapping.machines) > 1
     if several:
@@ -100,7 +101,7 @@ def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
                 if settings.run_dir is not None or not os.path.lexists(path):
                     raise
                 path = unused_directory(settings.name).absolute()
-        if not _claim(path):
+        if not _claim(path) and not (or_resume and _is_unused(path)):
             taken, is_shared = path, several and _is_of_another_machine(path, experiment, machine)
             if is_shared:
                 path = machine_directory(path, machine)
@@ -108,7 +109,7 @@ def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
                 taken = path
             if not is_shared or not _claim(path):
                 raise BadInput.at("run_dir", f"{taken} is not empty; name another one, or remove it")
-        (path / "logs").mkdir()
+        (path / "logs").mkdir(exist_ok=or_resume)
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
         write_atomically(path / PARTITION_FILE, partition.content)
     except OSError as error:
@@ -118,13 +119,20 @@ def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
 
 def _claim(path: Path) -> bool:
     """Makes the first folder of a run in an empty directory; False if it is not empty."""
-    if any(path.iterdir()):
+    # The root of a file system has a folder of the system's.
+    if any(entry.name != "lost+found" for entry in path.iterdir()):
         return False
     try:
         (path / "records").mkdir()
     except FileExistsError:  # another machine was faster
         return False
     return True
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether a start has made this directory, and has ended before its run began."""
+    has_begun = any((path / name).exists() for name in ("run.json", "summary.json"))
+    return not has_begun and (path / "records").is_dir() and not any((path / "records").iterdir())
 
 
 def _is_of_another_machine(path: Path, experiment: Experiment, machine: int) -> bool:

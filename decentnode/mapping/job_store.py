@@ -1,4 +1,4 @@
-"""What torchrun's machines have in common: their addresses, of which torchrun has one, and a name."""
+"""The store of a job at its rendezvous: through it machines learn each other's addresses, and a name."""
 
 import ipaddress
 import re
@@ -17,7 +17,7 @@ NAME = "name"
 
 
 def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) -> tuple[list[str], str]:
-    """Returns the machines' addresses, and machine 0's name of the run's directory, from torchrun's store.
+    """Returns the machines' addresses, and machine 0's name of the run's directory, from the job's store.
 
     Each publishes its address on the way to machine 0, unless they are `known`. Raises StartError when
     something is missing after `seconds`, MappingError when two addresses are the same.
@@ -39,11 +39,13 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
-        raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
+        raise StartError(
+            f"{job.starter}: not all machines published their addresses {where}: {reason}"
+        ) from error
     # The store authenticates nobody, so what it says must not lead to another folder.
     if not re.fullmatch(r"\w[\w.-]{0,200}", agreed, re.ASCII):
-        raise StartError(f"torchrun: machine 0 published no name of a directory but '{agreed[:40]}'")
-    return [*known] or _checked(learned), agreed
+        raise StartError(f"{job.starter}: machine 0 published no name of a directory but '{agreed[:40]}'")
+    return [*known] or _checked(job, learned), agreed
 
 
 def _own_addresses(job: SchedulerJob) -> dict[int, str]:
@@ -62,19 +64,19 @@ def both_ends(host: str, port: int) -> tuple[str, str]:
         return probe.getsockname()[0], probe.getpeername()[0]
 
 
-def _checked(addresses: Sequence[str]) -> list[str]:
+def _checked(job: SchedulerJob, addresses: Sequence[str]) -> list[str]:
     for machine, address in enumerate(addresses):
         try:
             ipaddress.ip_address(address)
         except ValueError as error:
             raise StartError(
-                f"torchrun: machine {machine} published no address but '{address[:40]}'"
+                f"{job.starter}: machine {machine} published no address but '{address[:40]}'"
             ) from error
         first = addresses.index(address)
         if first != machine:
             raise MappingError.at(
                 "mapping",
-                f"torchrun's machines {first} and {machine} have the same address {address}; start "
-                "it once on each, or with --master-addr 127.0.0.1 where all are one host",
+                f"{job.starter}: machines {first} and {machine} have the same address {address}; start one "
+                "on each, or with a rendezvous at 127.0.0.1 (torchrun: --master-addr) where all are one host",
             )
     return list(addresses)
