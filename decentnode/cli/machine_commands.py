@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from decentnode.cli.words import Starter
+from decentnode.communication.security.job_secret import VARIABLE
 from decentnode.communication.security.key_files import MANIFEST, load_manifest, secret_file
 from decentnode.config.link_security import bind_error, ports_needed
-from decentnode.config.settings import KeyFolder, Settings
+from decentnode.config.settings import KeyFolder, SecretFile, Settings
 from decentnode.errors import BadInput, Defect
 from decentnode.launcher import preflight
 from decentnode.mapping.base import Mapping, is_ip, is_loopback, is_unspecified
@@ -103,7 +104,11 @@ def _comment(settings: Settings, mapping: Mapping, machine: int, is_here: bool) 
     parts = [f"# {mapping.describe(machine)}" + (", this host" if is_here else "")]
     if needed:
         parts.append(f"ports {', '.join(needed)} {'are' if is_here else 'must be'} free")
-    if isinstance(settings.security, KeyFolder):
+    if settings.security == "environment":
+        parts.append(f"{VARIABLE} in its environment")
+    elif isinstance(settings.security, SecretFile):
+        parts.append(f"the secret {settings.security.secret}")
+    elif isinstance(settings.security, KeyFolder):
         folder = settings.security.keys
         parts.append(f"keys {secret_file(folder, machine)} and {folder / MANIFEST}")
     return "; ".join(parts)

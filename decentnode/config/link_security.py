@@ -1,6 +1,7 @@
 """What other hosts on the network can reach: the ports that a run binds, and whether its links need keys."""
 
 import errno
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from decentnode.communication.base import Communication
-from decentnode.config.settings import KeyFolder, Settings
+from decentnode.communication.security.job_secret import VARIABLE, read_secret
+from decentnode.config.settings import KeyFolder, SecretFile, Settings
 from decentnode.errors import Defect
 from decentnode.graph.base import Graph
 from decentnode.mapping.base import Mapping, is_loopback
@@ -99,11 +101,23 @@ def needs_keys(settings: Settings) -> bool:
     return used and not all(map(is_loopback, addresses))
 
 
-def keys_in_folders(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:
-    """Returns `settings.security`, with `auto` replaced by the keys beside the configuration if needed.
+def secret_of(settings: Settings) -> bytes | None:
+    """Returns the secret that all machines of the job have; None: there is none. Raises BadInput."""
+    if settings.security == "environment":
+        return read_secret(None)
+    return read_secret(settings.security.secret) if isinstance(settings.security, SecretFile) else None
 
-    `folders`: those of the configuration and of the files that it extends; the first with keys counts.
+
+def keys_in_folders(
+    settings: Settings, folders: Sequence[Path]
+) -> Literal["auto", "none", "environment"] | KeyFolder | SecretFile:
+    """Returns `settings.security`, with `auto` replaced by what is there if links need it.
+
+    That is a secret in the environment, or else the keys beside the configuration. `folders`: those of the
+    configuration and of the files that it extends; the first with keys counts.
     """
+    if settings.security == "auto" and os.environ.get(VARIABLE) and needs_keys(settings):
+        return "environment"
     found = next((folder / KEY_FOLDER for folder in folders if (folder / KEY_FOLDER).exists()), None)
     wanted = settings.security == "auto" and found is not None and needs_keys(settings)
     return KeyFolder(found) if found is not None and wanted else settings.security

@@ -8,11 +8,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from decentnode.communication.security.job_secret import derived
 from decentnode.communication.security.key_files import load_manifest
 from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
 from decentnode.config.consistency import defects
-from decentnode.config.link_security import keys_in_folders
+from decentnode.config.link_security import keys_in_folders, secret_of
 from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin, all_plugins, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
@@ -232,6 +233,8 @@ def flattened(content: Mapping[str, Any], section: str = "") -> dict[str, str]:
 
 def agreed_keys(settings: Settings) -> str:
     """Returns a hash of all machines' public keys, or `none`."""
+    if (secret := secret_of(settings)) is not None:
+        return derived(secret, "digest").hex()
     if not isinstance(settings.security, KeyFolder):
         return "none"
     return load_manifest(settings.security.keys, len(settings.mapping.make().machines)).digest

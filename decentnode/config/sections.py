@@ -11,7 +11,7 @@ from decentnode.config.paths import expanded
 from decentnode.config.plugin import Plugin, keys_of_kind, named_in
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.python_source import ARGUMENTS, NAME_OF_RUN
-from decentnode.config.settings import KeyFolder, Settings, TrainingSection
+from decentnode.config.settings import KeyFolder, SecretFile, Settings, TrainingSection
 from decentnode.config.torch_classes import (
     MOST_TRIAL_STEPS,
     TorchClasses,
@@ -87,7 +87,8 @@ class SectionParser:
             except ValueError as error:
                 self.document.add(("run_dir",), f"no usable path: {show(run_dir)}: {error}")
         if isinstance(self.parser.get(("security",)), dict):
-            found["security"] = self._settings(("security",), KeyFolder)
+            kind = SecretFile if self.parser.get(("security", "secret")) is not None else KeyFolder
+            found["security"] = self._settings(("security",), kind)
         return found
 
     def _field(self, key: Key, hint: Any) -> Any:

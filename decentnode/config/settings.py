@@ -224,6 +224,13 @@ class KeyFolder:
     keys: Path
 
 
+@dataclass(frozen=True)
+class SecretFile:
+    """A file with the secret that all machines of the job have."""
+
+    secret: Path
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings(Plugin):
     """The dataset, and what becomes of its samples."""
@@ -328,8 +335,10 @@ class Settings:
     """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
     """Nodes that send wrong models, and parties that look at what arrives, a list."""
-    security: Literal["auto", "none"] | KeyFolder = option("auto", changes="nothing")
-    """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
+    security: Literal["auto", "none", "environment"] | KeyFolder | SecretFile = option(
+        "auto", changes="nothing"
+    )
+    """Keys of links between machines; auto: if needed, of `DECENTNODE_SECRET`, or in `keys` beside the file."""
     device: Literal["cpu", "cuda", "auto"] = option("cpu", per_host=True)
     """Where models are trained; auto: a GPU where there is one for each node."""
     run_dir: str | None = option(None, changes="nothing", per_host=True)

@@ -8,7 +8,8 @@ import zmq
 from decentnode.communication.base import LINK_MULTIPLE, TransportPlan, kept_links
 from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
-from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
+from decentnode.communication.security.job_secret import VARIABLE, derived_credentials
+from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed, secret_of
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.control_groups import room_for_processes
 from decentnode.core.text import counted
@@ -107,15 +108,18 @@ def check_processes(settings: Settings, machine: int) -> None:
 
 def credentials(settings: Settings, machine: int) -> Credentials | None:
     """Returns credentials for the links of `machine`, None if they are plain; raises BadInput in one line."""
-    if isinstance(settings.security, KeyFolder):
+    count = len(settings.mapping.make().machines)
+    if not isinstance(settings.security, str) or settings.security == "environment":
         # Refused instead of a plain link: the user asked for authentication.
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
             raise BadInput.at("security", f"libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
-        return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
+        if isinstance(settings.security, KeyFolder):
+            return keys.load_credentials(settings.security.keys, machine, count)
+        return derived_credentials(secret_of(settings) or b"", machine, count)
     if settings.security == "auto" and needs_keys(settings):
         raise BadInput.at(
             "security",
             f"others on the network could reach this run, and there is no folder '{KEY_FOLDER}' "
-            f"beside the configuration; run: {keys.MAKE}, or write security: none",
+            f"beside the configuration; run: {keys.MAKE}, set {VARIABLE}, or write security: none",
         )
     return None

@@ -1,7 +1,8 @@
 """How runs end on a real Slurm, and that each continues to the model hash of an undisturbed run.
 
 A limit of time, preemption with and without a time of grace, a requeue, SIGUSR1 for all processes and for the
-batch script alone, Ctrl-C of srun, an array of a study, and two jobs at once on the same machines.
+batch script alone, Ctrl-C of srun, an array of a study, two jobs at once on the same machines, and a
+heterogeneous job. What Slurm does not requeue is continued by another job of the same name (DECENTNODE_JOB), as in a chain.
 
     python eval/slurm/ends.py                                   # where sbatch is, in a checkout that all see
     python eval/slurm/ends.py --tools TOOLS                     # as root: in a Slurm that TOOLS/up.sh starts
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,6 +99,8 @@ class Ends:
     high: str
     expected: str = ""
     """The hash of the undisturbed run."""
+    names: dict[str, str] = field(default_factory=dict)
+    """By job the run that it names."""
 
     def submit(self, *words: str, partition: str, name: str) -> str:
         """Submits a job; returns its number."""
@@ -118,22 +121,28 @@ class Ends:
 
     def run_of(self, job: str) -> Path:
         """Returns machine 0's part of the run of a job."""
-        return Path("runs") / job / "machine-0"
+        # A job that names no run is known by its number and that of its step.
+        return Path("runs") / f"ends-{self.names.get(job, f'{job}.0')}" / "machine-0"
 
     def begun(self, job: str, more: int = BEFORE) -> None:
         """Waits until the run of a job has done some rounds."""
         waited(lambda: rounds_of(self.run_of(job)) >= more, f"round {more} of job {job}")
 
-    def started(self, name: str, *options: str, partition: str | None = None) -> str:
-        """Submits the run on two machines."""
+    def started(self, name: str, *options: str, partition: str | None = None, is_named: bool = False) -> str:
+        """Submits the run on two machines; `is_named`: other jobs can continue it."""
         words = (*options, SBATCH, str(self.work / "eight.yaml"))
         # The warning that the script asks for is not what is tried here.
         words = words if any("signal" in word for word in options) else ("--signal=CONT@0", *words)
-        return self.submit(*words, partition=partition or self.high, name=name)
+        words = (f"--export=ALL,DECENTNODE_JOB={name}", *words) if is_named else words
+        job = self.submit(*words, partition=partition or self.high, name=name)
+        if is_named:
+            self.names[job] = name
+        return job
 
     def continued(self, job: str, name: str) -> Path:
-        """Continues a run that was stopped, in a new job; returns its directory."""
-        again = self.submit(SBATCH, f"runs/{job}", partition=self.high, name=f"{name}-again")
+        """Continues a run that was stopped, in a new job of the same name; returns its directory."""
+        words = (f"--export=ALL,DECENTNODE_JOB={self.names[job]}", SBATCH, str(self.work / "eight.yaml"))
+        again = self.submit(*words, partition=self.high, name=f"{name}-again")
         state = self.ended(again)
         if state != "COMPLETED":
             raise RuntimeError(f"the job that continues it ended as {state}; {self.work}/{name}-again.log")
@@ -148,22 +157,22 @@ class Ends:
 
     def limit_of_time(self) -> list[End]:
         """SIGTERM twice, to every process of the step, without any warning before."""
-        job = self.started("limit", "--time=1")
+        job = self.started("limit", "--time=1", is_named=True)
         return [End("limit of time", self.ended(job), self.continued(job, "limit"), self.expected)]
 
     def warned(self) -> list[End]:
         """SIGUSR1 to every process of the step."""
-        job = self.started("warned", "--time=2", "--signal=USR1@45")
+        job = self.started("warned", "--time=2", "--signal=USR1@45", is_named=True)
         return [End("USR1", self.ended(job), self.continued(job, "warned"), self.expected)]
 
     def warned_script(self) -> list[End]:
         """SIGUSR1 to the batch script alone, which has become srun."""
-        job = self.started("script", "--time=2", "--signal=B:USR1@45")
+        job = self.started("script", "--time=2", "--signal=B:USR1@45", is_named=True)
         return [End("B:USR1", self.ended(job), self.continued(job, "script"), self.expected)]
 
     def interrupted(self) -> list[End]:
         """SIGINT, as srun passes on a person's Ctrl-C."""
-        job = self.started("interrupted")
+        job = self.started("interrupted", is_named=True)
         self.begun(job)
         answer_of("scancel", "--signal=INT", job)
         return [End("Ctrl-C", self.ended(job), self.continued(job, "interrupted"), self.expected)]
@@ -188,12 +197,22 @@ class Ends:
         jobs = [self.started(f"at-once-{number}") for number in range(2)]
         return [End("two at once", self.ended(job), self.run_of(job), self.expected) for job in jobs]
 
+    def heterogeneous(self) -> list[End]:
+        """A job of two components, a machine of each."""
+        component = ("--nodes=1", "--ntasks-per-node=1", f"--partition={self.high}")
+        # One srun for both; the first component has the options of the script.
+        job = self.started("heterogeneous", *component, ":", *component)
+        return [End("heterogeneous", self.ended(job), self.run_of(job), self.expected)]
+
     def preempted(self) -> list[End]:
         """Two jobs that make room for a third one: one is requeued at once, one ends in its time of grace.
 
         Slurm requeues no job that has ended by itself.
         """
-        jobs = {name: self.started(f"preempted-{name}", partition=name) for name in (self.low, self.patient)}
+        jobs = {
+            name: self.started(f"preempted-{name}", partition=name, is_named=True)
+            for name in (self.low, self.patient)
+        }
         for job in jobs.values():
             self.begun(job)
         nodes = answer_of("sinfo", "--noheader", f"--partition={self.high}", "--format=%D")
@@ -250,7 +269,7 @@ class Ends:
         self.undisturbed()
         trials = (
             self.limit_of_time, self.warned, self.warned_script, self.interrupted, self.requeued,
-            self.two_at_once, self.array,
+            self.two_at_once, self.heterogeneous, self.array,
         )  # fmt: skip
         with ThreadPoolExecutor() as pool:
             verdicts = [*pool.map(self.is_right, [t for t in trials if not only or t.__name__ in only])]

@@ -206,7 +206,7 @@ class TestPreflight:
     )
     def test_keys_are_asked_for_where_others_could_come(self, experiment, overrides):
         line = refusal(preflight.credentials, self.load(experiment, *overrides), 0)
-        assert "run: decentnode keys CONFIG.yaml, or write security: none" in line
+        assert "run: decentnode keys CONFIG.yaml, set DECENTNODE_SECRET, or write security: none" in line
 
     def test_keys_beside_the_file_are_found(self, experiment, tmp_path):
         keys.make_keys(tmp_path / "keys", 2)

@@ -121,8 +121,12 @@ faults: [{name: partition, groups: [[0, 9], [1]]}]
 faults: [{name: partition, groups: [[0, 1]]}]
     | 2 faults[0].groups | must be two lists of ranks or more, none of them empty
 faults: [null] | 2 faults[0] | missing; name one of: ...
-security: off | 2 security | must be 'auto' or 'none' or a mapping with keys, not 'off'
-security: 1 | 2 security | must be 'auto' or 'none' or a mapping with keys, not 1
+security: off
+    | 2 security | must be 'auto' or 'none' or 'environment' or a mapping with keys or a mapping with
+    + secret, not 'off'
+security: 1
+    | 2 security | must be 'auto' or 'none' or 'environment' or a mapping with keys or a mapping with
+    + secret, not 1
 security: {key: keys} | 2 security.key | unknown key; did you mean 'keys'?
 security: {} | 2 security.keys | missing; it must be a path
 security: {keys: null} | 2 security.keys | must be a path, not null

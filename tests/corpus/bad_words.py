@@ -38,7 +38,7 @@ keys x.yaml --out there 'mapping={machines: [{address: 127.0.0.1, nodes: 2}, {ad
 run x.yaml machine=0 'mapping={machines: [{address: 203.0.113.7, nodes: 2}, {address: 203.0.113.8,
     + nodes: 2}]}'
     | x.yaml:1 security: others on the network could reach this run, and there is no folder 'keys' beside the
-    + configuration; run: decentnode keys CONFIG.yaml, or write security: none
+    + configuration; run: decentnode keys CONFIG.yaml, set DECENTNODE_SECRET, or write security: none
 sweep | decentnode: Missing argument 'STUDY' (see decentnode --help)
 sweep y.yaml | y.yaml: cannot be read: No such file or directory
 sweep x.yaml | x.yaml:1: this is a configuration; a study names it (base: x.yaml)

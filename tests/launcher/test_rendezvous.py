@@ -13,7 +13,7 @@ from decentnode.communication.launcher_link.reports import Stopped
 from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import StartError
+from decentnode.errors import BadInput, StartError
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import RelayedReports
@@ -191,7 +191,7 @@ def test_who_is_not_on_the_list_learns_it_before_the_deadline():
         host = launchers.start(0, deadline=1.0)
         began = time.monotonic()
         stranger = launchers.start(1, 60.0, keys=replace(launchers.keys[1], own_keys=KeyPair.make()))
-        with pytest.raises(StartError, match="does not have this machine's key on its list"):
+        with pytest.raises(BadInput, match="machine 0 has other keys than this machine"):
             stranger.result(30.0)
         assert time.monotonic() - began < 30.0
         with pytest.raises(StartError, match="connections that were refused: unknown key 1"):

@@ -368,9 +368,7 @@ def test_machines_with_one_address_are_refused():
     """Real ones, all on this host."""
     for error in learn(2).values():
         assert isinstance(error, MappingError)
-        assert "torchrun: machines 0 and 1 have the same address 127.0.0.1; start one on each" in str(
-            error
-        )
+        assert "torchrun: machines 0 and 1 have the same address 127.0.0.1; start one on each" in str(error)
 
 
 @pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
-from decentnode.config.settings import KeyFolder, TimeModelSettings
+from decentnode.config.settings import TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -51,9 +51,9 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
         yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
 
 
-def _keys(communication: Communication, security: str | KeyFolder) -> Iterator[Defect]:
+def _keys(communication: Communication, security: object) -> Iterator[Defect]:
     """Yields keys, which protect links between machines."""
-    if communication.plan.has_virtual_time and isinstance(security, KeyFolder):
+    if communication.plan.has_virtual_time and security not in ("auto", "none"):
         yield Defect(
             ("security",), "keys are of links between machines, and a simulation has none; leave them out"
         )

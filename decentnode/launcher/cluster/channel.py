@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
 from decentnode.communication.zmq_poll import has_input, milliseconds
@@ -20,6 +21,13 @@ WAITING_MESSAGES = 16
 UNSENT_MESSAGES = 64
 """Messages per connection that machine 0 queues for a slow receiver; later ones are dropped."""
 ID_BYTES = 15
+FAILED_HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+MOST_HANDSHAKES = 4
+"""Failed handshakes after which machine 0 is taken to have other keys."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,9 @@ class LauncherChannel:
         self.refused: Counter[str] = Counter()
         """Refused connections, by reason."""
         self.is_refused = False
-        """Machine 0 does not have this machine's key."""
+        """Machine 0 does not have this machine's key, or has not the key that this machine expects."""
+        self._handshakes = 0
+        """Handshakes with machine 0 that have failed."""
         self._hosts = machine == 0
         self._credentials = credentials
         self._context = zmq.Context()
@@ -81,7 +91,7 @@ class LauncherChannel:
             return
         if credentials is not None:
             credentials.guard_client(link, 0)
-            self._monitor = link.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            self._monitor = link.get_monitor_socket(FAILED_HANDSHAKES)
         # A fixed name, so a broken connection does not look like a second start of this launcher. It is
         # random, so no other launcher has it; a first byte of zero is reserved.
         link.set(zmq.ROUTING_ID, b"\x01" + os.urandom(ID_BYTES))
@@ -110,8 +120,11 @@ class LauncherChannel:
             if self._authenticator is not None:
                 # A connection sends nothing before its key is admitted here.
                 self._authenticator.serve()
-            if self._monitor is not None and has_input(self._monitor):
-                self.is_refused = True
+            while self._monitor is not None and has_input(self._monitor):
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                # Machine 0 may also end amid a handshake, but not again and again.
+                self._handshakes += MOST_HANDSHAKES if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else 1
+                self.is_refused = self._handshakes >= MOST_HANDSHAKES
             if has_input(self._socket):
                 return True
             if time.monotonic() >= limit:

@@ -37,7 +37,9 @@ MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
-NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
+NOT_LISTED = (
+    " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
+)
 
 
 class Rendezvous:
@@ -183,7 +185,7 @@ class Rendezvous:
                     case Wait():
                         absent = set(message.missing)
             if self._channel is not None and self._channel.is_refused:
-                raise StartError(f"machine 0{NOT_LISTED}")
+                raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
         where = f" at {self._endpoint}" if absent == {0} else ""
