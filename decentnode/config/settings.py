@@ -338,7 +338,7 @@ class Settings:
     security: Literal["auto", "none", "environment"] | KeyFolder | SecretFile = option(
         "auto", changes="nothing"
     )
-    """Keys of links between machines; auto: if needed, of `DECENTNODE_SECRET`, or in `keys` beside the file."""
+    """Keys of links between machines; auto: where needed, `DECENTNODE_SECRET`, or `keys` beside the file."""
     device: Literal["cpu", "cuda", "auto"] = option("cpu", per_host=True)
     """Where models are trained; auto: a GPU where there is one for each node."""
     run_dir: str | None = option(None, changes="nothing", per_host=True)

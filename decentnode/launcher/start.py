@@ -19,7 +19,7 @@ from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.recovery.resume import ResumePlan, started_before
+from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node import dry_round
@@ -48,7 +48,8 @@ def run_here(
         machine = this_machine(settings)
         if or_resume:
             resume_plan = started_before(settings, overrides)
-            if resume_plan is not None and is_over(resume_plan, machine):
+            if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
+                print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
         shortage = preflight.check(settings, machine)
         for line in filter(None, [shortage, sample_notice(settings), *notices(settings.graph.make())]):
@@ -71,17 +72,6 @@ def run_here(
             threads=threads, or_resume=or_resume,
         )  # fmt: skip
     return launcher.run(), launcher.run_dir
-
-
-def is_over(resume_plan: ResumePlan, machine: int) -> bool:
-    """Whether the run has finished, as machine 0 knows; prints a line that says so."""
-    run_dir, settings = resume_plan.run_dir, resume_plan.settings
-    # Machines that share a file system have their directories side by side.
-    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
-    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
-    if ended is not None:
-        print_line(f"{run_dir}: {ended[0]}; nothing is left to do")
-    return ended is not None
 
 
 def plugin_threads() -> int | None:

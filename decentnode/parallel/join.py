@@ -70,7 +70,7 @@ def join(
         size: the number of ranks, where ranks are threads.
         quiet: whether the launcher prints nothing; under `decentnode launch` without effect.
         or_resume: whether the run is resumed if an earlier start of the script has begun it; it needs a
-            `run_dir`, or `DECENTNODE_JOB`. A run that has finished is an error.
+            `run_dir`, or `DECENTNODE_JOB`. Where the run has finished, the script exits with code 0.
         sections: values of a configuration, as `graph="ring"`, `sharing={"name": "choco", "gamma": 0.4}`,
             `transforms=[...]` (those of `sharing`), `rounds=100`, `checkpoint={"every": 10}`.
 

@@ -2,7 +2,8 @@
 
 A limit of time, preemption with and without a time of grace, a requeue, SIGUSR1 for all processes and for the
 batch script alone, Ctrl-C of srun, an array of a study, two jobs at once on the same machines, and a
-heterogeneous job. What Slurm does not requeue is continued by another job of the same name (DECENTNODE_JOB), as in a chain.
+heterogeneous job. What Slurm does not requeue is continued by another job of its name (DECENTNODE_JOB), as
+in a chain.
 
     python eval/slurm/ends.py                                   # where sbatch is, in a checkout that all see
     python eval/slurm/ends.py --tools TOOLS                     # as root: in a Slurm that TOOLS/up.sh starts

@@ -86,9 +86,14 @@ class JoinRefusal(msgspec.Struct, frozen=True):
 
     reason: str
     is_bad_input: bool = False
+    is_finished: bool = False
+    """Whether nothing is left to do, so that the process may end well."""
 
-    def error(self) -> BadInput | StartError:
+    def error(self) -> BadInput | StartError | SystemExit:
         """Returns it as an error."""
+        if self.is_finished:
+            print(self.reason, flush=True)
+            return SystemExit(0)
         return (BadInput if self.is_bad_input else StartError)(self.reason)
 
 

@@ -23,7 +23,7 @@ from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
-from decentnode.launcher.recovery.resume import ResumePlan, started_before
+from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node.experiment import Experiment
@@ -52,6 +52,10 @@ def serve_scripts(
         if or_resume:
             settings = settle(settings, or_resume)
             resume_plan = started_before(settings, by_scripts=True)
+            if resume_plan is not None and (line := how_it_is_over(resume_plan, this_machine(settings))):
+                print_line(line)
+                server.dismiss(JoinRefusal(line, is_finished=True), late=Timeouts.attach)
+                return ExitCode.OK
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:

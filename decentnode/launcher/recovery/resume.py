@@ -243,6 +243,15 @@ def started_before(
     return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings)
 
 
+def how_it_is_over(resume_plan: ResumePlan, machine: int) -> str:
+    """Returns a line if no node of the run has rounds left, as machine 0 knows; otherwise an empty text."""
+    run_dir, settings = resume_plan.run_dir, resume_plan.settings
+    # Machines that share a file system have their directories side by side.
+    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
+    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
+    return f"{run_dir}: {ended[0]}; nothing is left to do" if ended else ""
+
+
 def write_state(
     run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
     settings: str = "", threads: int = 1,
