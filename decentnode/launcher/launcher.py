@@ -65,6 +65,7 @@ from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.messages import CheckpointsCommitted, ClusterMessage, Pause, StopRequest
 from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.launcher.state.target import Target
+from decentnode.mapping.job import seconds_to_stop
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 
@@ -169,7 +170,7 @@ class Launcher:
             machine,
             self._cluster.present,
             send=self._cluster.send,
-            deadline=settings.failures.timeouts.stop_deadline,
+            deadline=min(settings.failures.timeouts.stop_deadline, seconds_to_stop()),
         )
         self._run_monitor = RunMonitor(
             settings=settings,

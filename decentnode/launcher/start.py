@@ -17,7 +17,7 @@ from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
+from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
@@ -51,8 +51,8 @@ def run_here(
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
-        shortage = preflight.check(settings, machine)
-        for line in filter(None, [shortage, sample_notice(settings), *notices(settings.graph.make())]):
+        shortage, graph = preflight.check(settings, machine), settings.graph.make()
+        for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, dataset)
         import_for_nodes(settings)

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
@@ -31,6 +32,7 @@ ENGINES = {
     "Kubernetes": ("JOB_COMPLETION_INDEX", PLACE[1]),
 }
 """By engine its variables of the same meaning; an Indexed Job of Kubernetes sets the first one alone."""
+STOP_SHARE = 0.8
 STORE_PORT = 29400
 """The port of the store of a rendezvous that names none."""
 MOST_HOSTS = 65_536
@@ -107,6 +109,23 @@ def find_series(environ: Environ = os.environ) -> str:
     """Returns what this start has in common with its repetitions; empty where nobody says that."""
     job = find_job(environ)
     return job.series if job else _named(environ)
+
+
+def seconds_to_stop(environ: Environ = os.environ) -> float:
+    """Returns how long an end may take after the first SIGTERM, by the engine's grace; inf: nobody says.
+
+    A part of it is left for what follows the nodes' end. Raises MappingError.
+    """
+    text = environ.get(GRACE, "")
+    if not text:
+        return inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise MappingError(f"{GRACE}={text[:40]}: must be seconds from SIGTERM to SIGKILL, such as 30")
+    return STOP_SHARE * seconds
 
 
 def _named(environ: Environ) -> str:

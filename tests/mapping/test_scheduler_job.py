@@ -1,5 +1,6 @@
 """What torchrun and srun put into the environment, read; and the machines that follow from it."""
 
+import math
 import os
 import threading
 
@@ -7,7 +8,7 @@ import pytest
 
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError, MappingError, StartError
-from decentnode.launcher.cluster.scheduler import settle
+from decentnode.launcher.cluster.scheduler import idle_notice, settle
 from decentnode.launcher.state.run_directory import machine_directory
 from decentnode.mapping import environment
 from decentnode.mapping import job_store as addresses
@@ -20,6 +21,7 @@ from decentnode.mapping.job import (
     find_job,
     find_series,
     job_of_one_task,
+    seconds_to_stop,
 )
 from decentnode.mapping.job_store import agree
 from tests.integration.running import QUICKSTART
@@ -144,6 +146,10 @@ def test_a_batch_script_may_ask_what_the_job_has(started):
     assert environment.started_machines(script) == 1
     started(script)
     assert job_of_one_task() == job
+    line = "Slurm job 77 has 9 machines, and this run uses one; start one task on each"
+    assert idle_notice(config.load(QUICKSTART)).startswith(line)
+    started({"SLURM_JOB_NODELIST": "a1", "SLURM_TASKS_PER_NODE": "1"})
+    assert idle_notice(config.load(QUICKSTART)) == ""
 
 
 def test_torchrun_inside_srun_is_torchrun():
@@ -209,6 +215,13 @@ def test_any_engine_can_say_the_place_of_a_machine(said):
 )  # fmt: skip
 def test_a_rendezvous_is_a_host_and_a_port(text, found):
     assert find_job(PLACE | {"DECENTNODE_RENDEZVOUS": text}).rendezvous == found
+
+
+def test_the_engines_time_of_grace_limits_a_stop():
+    assert seconds_to_stop({}) == math.inf and seconds_to_stop({"DECENTNODE_GRACE": "30"}) == 24.0
+    for text in ("soon", "0", "-1", "inf", "nan"):
+        with pytest.raises(MappingError, match="must be seconds from SIGTERM to SIGKILL, such as 30"):
+            seconds_to_stop({"DECENTNODE_GRACE": text})
 
 
 def test_repetitions_of_a_job_have_a_name_in_common():

@@ -14,7 +14,7 @@ from decentnode.errors import BadInput
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
 from decentnode.mapping.base import Linear, Mapping
 from decentnode.mapping.environment import known_addresses
-from decentnode.mapping.job import SchedulerJob, find_series
+from decentnode.mapping.job import SchedulerJob, find_job, find_series
 
 
 def job_of(settings: Settings) -> SchedulerJob | None:
@@ -65,6 +65,17 @@ def settle(settings: Settings, or_resume: bool = False) -> Settings:
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
         machine=job.machine if settings.machine is None else settings.machine,
         run_dir=run_dir,
+    )
+
+
+def idle_notice(settings: Settings) -> str:
+    """Returns the line that says that machines of a batch job have nothing to do; empty where they have."""
+    job = find_job()
+    if job is None or job.is_started or len(job.hosts) == 1 or len(settings.mapping.make().machines) > 1:
+        return ""
+    return (
+        f"{job.name} has {len(job.hosts)} machines, and this run uses one; start one task on each (srun "
+        "--ntasks-per-node=1), or the others are idle"
     )
 
 

@@ -1,0 +1,48 @@
+"""Places the machines of one experiment as actors of a Ray cluster, one on each node of it.
+
+    python eval/clusters/ray_start.py CONFIG.yaml MACHINES [key=value ...]
+
+Ray only places and repeats: an actor that dies with its node is made again, and repeats its command.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+
+import ray
+
+
+@ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")
+class Machine:
+    """One machine of the run."""
+
+    def address(self) -> str:
+        """Returns the address of its host."""
+        return str(ray.util.get_node_ip_address())
+
+    def run(self, words: list[str], place: dict[str, str]) -> int:
+        """Runs its part; returns the exit code."""
+        command = [sys.executable, "-m", "decentnode", "run", *words]
+        return subprocess.run(command, env=os.environ | place, check=False).returncode
+
+
+def main() -> None:
+    """Repeats the command on all machines until every one of them has ended well."""
+    config, count, *overrides = sys.argv[1:]
+    words, size = [config, "--continue", *overrides], int(count)
+    place = {"DECENTNODE_JOB": "ray", "DECENTNODE_SECRET": secrets.token_hex(32)}
+    ray.init()
+    machines = [Machine.remote() for _ in range(size)]
+    codes = [1] * size
+    while any(codes):
+        where = ray.get(machines[0].address.remote())
+        place |= {"DECENTNODE_MACHINES": count, "DECENTNODE_RENDEZVOUS": f"{where}:29400"}
+        parts = [place | {"DECENTNODE_MACHINE": str(machine)} for machine in range(size)]
+        codes = ray.get([one.run.remote(words, part) for one, part in zip(machines, parts, strict=True)])
+        if 2 in codes:
+            sys.exit("a machine has refused its input (exit code 2); its lines are above")
+
+
+if __name__ == "__main__":
+    main()
