@@ -198,6 +198,7 @@ def calibrate(
     epilog=examples(
         "decentnode commands mine.yaml",
         "decentnode commands mine.yaml rounds=80 --with torchrun --port 29401",
+        "decentnode commands mine.yaml --ssh",
     )
 )
 def commands(
@@ -210,9 +211,27 @@ def commands(
         int | None,
         typer.Option(min=1, max=65_535, help="That of torchrun at machine 0; default: 29400, if it is free."),
     ] = None,
+    ssh: Annotated[
+        bool, typer.Option("--ssh", help="Start them: this host's here, the others over ssh.")
+    ] = False,
+    or_resume: Annotated[
+        bool, typer.Option("--continue", help="With --ssh: resume the run if it was begun before.")
+    ] = False,
 ) -> None:
     """Print the command that starts each machine, after checks of addresses, ports and keys."""
     settings = read(config, overrides)
+    if ssh:
+        if starter is not Starter.RUN or port is not None:
+            raise BadInput("--ssh starts `decentnode run` on each machine; leave --with and --port out")
+        from decentnode.cli.machine_commands import commands_over_ssh
+        from decentnode.cli.ssh import run_over_ssh
+        from decentnode.config.error_locations import with_locations
+
+        with with_locations(config, overrides or ()):
+            commands = commands_over_ssh(settings, config, overrides or (), or_resume)
+        raise typer.Exit(run_over_ssh(commands))
+    if or_resume:
+        raise BadInput("--continue is for --ssh; add that, or write it behind each printed command")
     from decentnode.cli.machine_commands import command_lines
     from decentnode.config.error_locations import with_locations
 

@@ -53,6 +53,25 @@ def command_lines(
         yield shlex.join([*launcher, *own_words])
 
 
+def commands_over_ssh(
+    settings: Settings, config: Path, overrides: Sequence[str], or_resume: bool
+) -> list[tuple[str | None, list[str]]]:
+    """Returns the address and the command of each machine; no address: this host. Raises BadInput."""
+    mapping: Mapping = settings.mapping.make()
+    # Its checks, of this host and of addresses.
+    for _ in command_lines(settings, config, overrides, Starter.RUN):
+        pass
+    here = [0] if len(mapping.machines) == 1 else mapping.machines_here()
+    words = [word for word in overrides if not word.startswith("machine=")]
+    # Other hosts have the same Python at the same place.
+    command = [sys.executable, "-P", "-m", "decentnode", "run", str(config), *words]
+    command += ["--continue"] if or_resume else []
+    return [
+        (None if machine in here else mapping.address(machine), [*command, f"machine={machine}"])
+        for machine in range(len(mapping.machines))
+    ]
+
+
 def _torchrun(
     settings: Settings, mapping: Mapping, machine: int, here: Sequence[int], port: int | None
 ) -> list[str]:

@@ -278,6 +278,8 @@ class Timeouts:
     """The end of a run, or of its launcher, until its writers have finished; others are killed."""
     control_answer: ClassVar[float] = 3.0
     """A request to a launcher and its answer (`decentnode status`, `decentnode restart`)."""
+    stop_share: ClassVar[float] = 0.8
+    """The part of an engine's time of grace in which nodes end; the rest is for what follows."""
     run_lock: ClassVar[float] = 3.0
     """A resumed run's wait for processes of a killed launcher; `last_rows` more for its writers."""
     console_line: ClassVar[float] = 1.0

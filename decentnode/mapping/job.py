@@ -32,7 +32,6 @@ ENGINES = {
     "Kubernetes": ("JOB_COMPLETION_INDEX", PLACE[1]),
 }
 """By engine its variables of the same meaning; an Indexed Job of Kubernetes sets the first one alone."""
-STOP_SHARE = 0.8
 STORE_PORT = 29400
 """The port of the store of a rendezvous that names none."""
 MOST_HOSTS = 65_536
@@ -125,7 +124,7 @@ def seconds_to_stop(environ: Environ = os.environ) -> float:
         seconds = 0.0
     if not 0 < seconds < inf:
         raise MappingError(f"{GRACE}={text[:40]}: must be seconds from SIGTERM to SIGKILL, such as 30")
-    return STOP_SHARE * seconds
+    return Timeouts.stop_share * seconds
 
 
 def _named(environ: Environ) -> str:
