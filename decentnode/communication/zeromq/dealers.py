@@ -1,7 +1,9 @@
 """The DEALER sockets of a host process: one for each link to a process without pipes, with a monitor.
 
 To a process with pipes a DEALER carries only what no pipe takes; it has no monitor, as the pipe alone shows
-whether that link holds.
+whether that link holds. A long link over TCP has further DEALERs, which share large bodies with the first
+(`stripes.py`). They have no monitors either: libzmq reconnects them, those that are not connected get no
+chunk, and what was lost with one is requested as any message is.
 
 Threads: the socket thread opens, watches and closes the sockets; any thread sends, with the lock of the
 links.
@@ -11,19 +13,27 @@ import select
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial, reduce
+from operator import or_
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.zmq_poll import has_input
+from decentnode.communication.zeromq.stripes import STRIPED_BYTES, StripedBody, Striping, round_trip_of
+from decentnode.communication.zmq_poll import has_input, has_room
 from decentnode.core.timeouts import Timeouts
 
 HEARTBEAT_INTERVAL = 2.0
 """Seconds between heartbeats of a link to another machine."""
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
-_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+_JUDGED_EVENTS = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_LINK_EVENTS = reduce(or_, _JUDGED_EVENTS, zmq.EVENT_CONNECTED)
+MOST_CHUNKS = 1
+"""Chunks of a connection that libzmq holds: the kernel holds more, and a further one may go elsewhere."""
 
 
 class Dealers:
@@ -35,8 +45,12 @@ class Dealers:
         directory: ProcessDirectory,
         endpoint_of: Callable[[int], str],
         epoll: "select.epoll",
+        sending: AbstractContextManager[Any],
+        striping: Striping | None = None,
     ) -> None:
-        """`endpoint_of`: address of a process; `epoll` learns of the events of the monitors."""
+        """`endpoint_of`: address of a process; `epoll` learns of the events of the monitors; `sending`: the
+        lock of the links; `striping`: None where each link has one connection.
+        """
         self._context = context
         self._directory = directory
         self._endpoint_of = endpoint_of
@@ -45,10 +59,20 @@ class Dealers:
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
         self._watched: dict[int, int] = {}
         """By descriptor of a monitor the process of its link."""
-        self._queued_bodies: dict[int, deque[weakref.ref[memoryview]]] = {}
+        self._queued_bodies: dict[int, deque[weakref.ref[memoryview | StripedBody]]] = {}
         """By process the large bodies that libzmq may still hold, oldest first; it drops the reference after
         the send.
         """
+        self._striping = striping
+        self._sending = sending
+        self._connected: dict[int, int] = {}
+        """By process the descriptor of the last connection of its link."""
+        self._striped: dict[int, dict[zmq.Socket[bytes], int]] = {}
+        """By process of a link with several connections their sockets, the first one last: other messages
+        should not wait for chunks. The values are how many chunks libzmq has not passed to the kernel.
+        """
+        self._waiting: dict[int, deque[StripedBody]] = {}
+        """By process the bodies of which chunks are still to be sent, oldest first."""
 
     def __contains__(self, process: int) -> bool:
         """Whether there is a socket for a process; for any thread."""
@@ -99,6 +123,12 @@ class Dealers:
         is_bulk = isinstance(body, memoryview)
         if is_bulk and self._count_queued(process) >= most_queued:
             return False
+        if isinstance(body, memoryview) and len(body) >= STRIPED_BYTES and process in self._striped:
+            striped = StripedBody(header, body)
+            self._queued_bodies.setdefault(process, deque()).append(weakref.ref(striped))
+            self._waiting.setdefault(process, deque()).append(striped)
+            self._send_chunks(process)
+            return True
         try:
             self._sockets[process].send(header, _MORE_FOLLOWS)
             self._sockets[process].send(body, zmq.NOBLOCK, copy=not is_bulk)
@@ -107,6 +137,45 @@ class Dealers:
         if isinstance(body, memoryview):
             self._queued_bodies.setdefault(process, deque()).append(weakref.ref(body))
         return True
+
+    def widen(self, process: int) -> None:
+        """Opens the further connections of a link over TCP whose first one is established."""
+        is_tcp = self._endpoint_of(process).startswith("tcp")
+        if self._striping is None or not is_tcp or process in self._striped or process not in self._sockets:
+            return
+        opened = sum(len(sockets) - 1 for sockets in self._striped.values())
+        count = self._striping.further(round_trip_of(self._connected.get(process, -1)), opened)
+        dealers = [self._make(process) for _ in range(count)]
+        for dealer in dealers:
+            # Otherwise chunks would wait in the queue of one that is not connected.
+            dealer.set(zmq.IMMEDIATE, 1)
+            dealer.connect(self._endpoint_of(process))
+        if dealers:
+            self._striped[process] = dict.fromkeys((*dealers, self._sockets[process]), 0)
+
+    def _send_chunks(self, process: int) -> None:
+        """Sends waiting chunks over all connections that have room for one."""
+        waiting, held = self._waiting.get(process, deque()), self._striped[process]
+        for dealer in held:
+            while waiting and held[dealer] < MOST_CHUNKS and has_room(dealer):
+                if (chunk := next(waiting[0].chunks, None)) is None:
+                    waiting.popleft()
+                    continue
+                _send_chunk(dealer, waiting[0].header, *chunk)
+                held[dealer] += 1
+                weakref.finalize(chunk[1], self._note_sent, process, dealer, waiting[0]).atexit = False
+                del chunk
+
+    def _note_sent(self, process: int, dealer: "zmq.Socket[bytes]", _: StripedBody) -> None:
+        """Runs in the thread in which pyzmq drops what libzmq has sent."""
+        assert self._striping is not None
+        self._striping.post(partial(self._refill, process, dealer))
+
+    def _refill(self, process: int, dealer: "zmq.Socket[bytes]") -> None:
+        with self._sending:
+            if dealer in (held := self._striped.get(process, {})):
+                held[dealer] -= 1
+                self._send_chunks(process)
 
     def _count_queued(self, process: int) -> int:
         queued = self._queued_bodies.get(process, deque())
@@ -124,12 +193,17 @@ class Dealers:
             return None
         monitor, events = self._monitors[process], []
         while has_input(monitor):
-            events.append(recv_monitor_message(monitor, zmq.NOBLOCK)["event"])
+            message = recv_monitor_message(monitor, zmq.NOBLOCK)
+            if message["event"] == zmq.EVENT_CONNECTED:
+                self._connected[process] = message["value"]
+            else:
+                events.append(message["event"])
         return process, events
 
     def end(self, process: int, linger: int) -> None:
         """Closes the socket for a process; what it still holds has `linger` milliseconds."""
         self._queued_bodies.pop(process, None)
+        waiting, striped = self._waiting.pop(process, ()), self._striped.pop(process, {})
         dealer, monitor = self._sockets.pop(process, None), self._monitors.pop(process, None)
         if dealer is not None and monitor is not None:
             self._epoll.unregister(monitor)
@@ -137,4 +211,16 @@ class Dealers:
             dealer.disable_monitor()
             monitor.close(0)
         if dealer is not None:
-            dealer.close(linger)
+            with suppress(zmq.Again):
+                for body in waiting if linger else ():
+                    for chunk in body.chunks:
+                        _send_chunk(dealer, body.header, *chunk)
+            for socket in {dealer, *striped}:
+                socket.close(linger)
+
+
+def _send_chunk(dealer: "zmq.Socket[bytes]", header: bytes, index: bytes, chunk: memoryview) -> None:
+    """Sends the three frames of a chunk; raises Again, and sends nothing, where there is no room."""
+    dealer.send(header, _MORE_FOLLOWS)
+    dealer.send(index, _MORE_FOLLOWS)
+    dealer.send(chunk, zmq.NOBLOCK, copy=False)
