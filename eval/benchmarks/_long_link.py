@@ -16,8 +16,8 @@ from pathlib import Path
 
 WEST, MIDDLE, EAST = (f"dn-long-{os.getpid()}-{name}" for name in ("west", "middle", "east"))
 ADDRESSES = ("10.79.1.2", "10.79.2.2")
-BURST = 16_000
-"""Bytes that leave at once: about a millisecond of the slowest rates here."""
+BURST_SECONDS = 0.016
+"""What may leave at once: the timers of a busy machine are late by milliseconds."""
 QUEUE_SECONDS = 0.1
 """What the router's queue holds at least: a tenth of a second, whatever the round trip."""
 
@@ -54,6 +54,8 @@ class LaidLink:
 
     def __init__(self, link: LongLink) -> None:
         self._link = link
+        self._relays: list[subprocess.Popen[bytes]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="dn-")
 
     def __enter__(self) -> "LaidLink":
         try:
@@ -80,14 +82,14 @@ class LaidLink:
             ip("-n", MIDDLE, "address", "add", f"{router}/24", "dev", peer)
         off = ("net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0")
         ip(*inside(MIDDLE, "sysctl", "-qw", *off, "net.ipv4.conf.all.send_redirects=0")[1:])
-        self._start_relay()
+        self._start_relays()
         queue = round(link.rate / 8 * max(QUEUE_SECONDS, 2 * link.delay))
         for table, entry, device in ((101, "w", "east"), (102, "e", "west")):
             ip("-n", MIDDLE, "link", "set", device, "up")
             ip(*inside(MIDDLE, "sysctl", "-qw", f"net.ipv4.conf.{device}.rp_filter=0")[1:])
             ip("-n", MIDDLE, "route", "add", "default", "dev", device, "table", str(table))
             ip("-n", MIDDLE, "rule", "add", "iif", entry, "lookup", str(table), "pref", str(table))
-            rate = (f"{link.rate:.0f}bit", "burst", str(BURST), "limit", str(queue))
+            rate = (f"{link.rate:.0f}bit", "burst", str(max(16_000, round(link.rate / 8 * BURST_SECONDS))), "limit", str(queue))
             ip("-n", MIDDLE, "qdisc", "add", "dev", device, "root", "tbf", "rate", *rate, tool="tc")
         if link.loss:
             lose = f'iifname {{ "east", "west" }} numgen random mod 1000000 < {round(1e6 * link.loss)}'
@@ -95,15 +97,16 @@ class LaidLink:
             rules = f"add table ip long\n{chain}\nadd rule ip long lose {lose} counter drop\n"
             subprocess.run(inside(MIDDLE, "nft", "-f", "-"), input=rules, text=True, check=True)
 
-    def _start_relay(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="dn-")
+    def _start_relays(self) -> None:
         program = str(Path(self._folder.name) / "relay")
         ip("-O2", "-o", program, str(Path(__file__).with_name("_relay.c")), tool="cc")
-        command = inside(MIDDLE, program, str(round(1e6 * self._link.delay)), "east", "west")
-        self._relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._relay.stdout is not None
-        if self._relay.stdout.readline() != b"ready\n":
-            raise RuntimeError("the relay did not start")
+        for device in ("east", "west"):
+            command = inside(MIDDLE, program, str(round(1e6 * self._link.delay)), device)
+            relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._relays.append(relay)
+            assert relay.stdout is not None
+            if relay.stdout.readline() != b"ready\n":
+                raise RuntimeError(f"the relay of {device} did not start")
 
     def dropped(self) -> tuple[int, int]:
         """The packets that were lost at random, and those that the queues dropped."""
@@ -114,12 +117,11 @@ class LaidLink:
         return lost, sum(queue["drops"] for queue in queues if queue["kind"] == "tbf")
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self, "_relay"):
-            assert self._relay.stdin is not None
-            self._relay.stdin.close()
-            self._relay.wait(10)
+        for relay in self._relays:
+            assert relay.stdin is not None
+            relay.stdin.close()
+            relay.wait(10)
         for name in (WEST, MIDDLE, EAST):
             with suppress(RuntimeError):
                 ip("netns", "del", name)
-        if hasattr(self, "_folder"):
-            self._folder.cleanup()
+        self._folder.cleanup()

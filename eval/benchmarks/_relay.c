@@ -1,10 +1,10 @@
-/* Delays what leaves a network namespace through TUN devices: what this kernel lacks of `tc netem`.
+/* Delays what a network namespace sends to a TUN device: what some kernels lack of `tc netem`.
 
-   Each device that is named gives back every packet of its own after the same time, in the same order, so a
-   namespace in the middle routes one direction of a link through each of them. Packets have no offloads: the
-   kernel cuts them to the MTU before it writes them here. Ends when its standard input does.
+   The device gives every packet back after the same time, in the same order, so a namespace in the middle
+   routes one direction of a link through it. Packets have no offloads: the kernel cuts them to the MTU before
+   it writes them here. Ends when its standard input does.
 
-       ip netns exec NAMESPACE ./relay MICROSECONDS DEVICE [DEVICE ...]
+       ip netns exec NAMESPACE ./relay MICROSECONDS DEVICE
 */
 
 #define _GNU_SOURCE
@@ -13,7 +13,6 @@
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_DEVICES = 4, MOST_BYTES = 2048, MOST_WAITING = 1 << 15, MOST_AT_ONCE = 64 };
+enum { MOST_BYTES = 2048, MOST_WAITING = 1 << 15, MOST_AT_ONCE = 64 };
 
 struct packet {
     int64_t due;
@@ -79,40 +78,25 @@ static int64_t give(struct line *line) {
 }
 
 int main(int count, char **words) {
-    struct line lines[MOST_DEVICES];
-    struct pollfd polled[MOST_DEVICES + 1];
-    int devices = count - 2;
-    if (devices < 1 || devices > MOST_DEVICES) {
-        fprintf(stderr, "usage: relay MICROSECONDS DEVICE [DEVICE ...]\n");
+    if (count != 3) {
+        fprintf(stderr, "usage: relay MICROSECONDS DEVICE\n");
         return 2;
     }
     int64_t delay = 1000LL * atoll(words[1]);
-    for (int i = 0; i < devices; i++) {
-        lines[i] = (struct line){.fd = open_device(words[2 + i])};
-        lines[i].ring = malloc(sizeof(struct packet) * MOST_WAITING);
-        if (lines[i].ring == NULL)
-            return 1;
-        polled[i] = (struct pollfd){.fd = lines[i].fd, .events = POLLIN};
-    }
-    polled[devices] = (struct pollfd){.fd = 0, .events = POLLIN};
-    /* It stands for a wire, so no other process may keep it waiting. */
-    sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1});
+    struct line line = {.fd = open_device(words[2]), .ring = malloc(sizeof(struct packet) * MOST_WAITING)};
+    if (line.ring == NULL)
+        return 1;
     puts("ready");
     fflush(stdout);
     for (;;) {
-        int64_t next = -1;
-        for (int i = 0; i < devices; i++) {
-            take(&lines[i], delay);
-            int64_t due = give(&lines[i]);
-            if (due >= 0 && (next < 0 || due < next))
-                next = due;
-            polled[i].events = lines[i].read - lines[i].written < MOST_WAITING ? POLLIN : 0;
-        }
-        int64_t wait = next < 0 ? 1000000000LL : next - now();
+        take(&line, delay);
+        int64_t due = give(&line), wait = due < 0 ? 1000000000LL : due - now();
         struct timespec timeout = {wait > 0 ? wait / 1000000000LL : 0, wait > 0 ? wait % 1000000000LL : 0};
-        ppoll(polled, devices + 1, &timeout, NULL);
+        short events = line.read - line.written < MOST_WAITING ? POLLIN : 0;
+        struct pollfd polled[] = {{.fd = line.fd, .events = events}, {.fd = 0, .events = POLLIN}};
+        ppoll(polled, 2, &timeout, NULL);
         char byte;
-        if ((polled[devices].revents & (POLLIN | POLLHUP)) && read(0, &byte, 1) == 0)
+        if (polled[1].revents && read(0, &byte, 1) == 0)
             return 0;
     }
 }

@@ -74,7 +74,7 @@ def node_run(case: Case, directory: Path) -> list[dict[str, Any]]:
         striped = communication.sockets.links._dealers._striped
         used = max((len(sockets) for sockets in striped.values()), default=1)
         node.exchange.endpoint.leave()
-        communication.close(5.0)
+        communication.close(30.0)
         return {"seconds": times[WARM_UP:], "connections": used, "refused": dict(node.exchange.endpoint.refused)}
 
     return run_forked(range(2), work)

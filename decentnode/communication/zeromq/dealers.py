@@ -9,21 +9,29 @@ Threads: the socket thread opens, watches and closes the sockets; any thread sen
 links.
 """
 
+import math
 import select
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial, reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.zeromq.stripes import STRIPED_BYTES, StripedBody, Striping, round_trip_of
+from decentnode.communication.zeromq.stripes import (
+    STRIPED_BYTES,
+    StripedBody,
+    Striping,
+    limit_unsent,
+    round_trip_of,
+)
 from decentnode.communication.zmq_poll import has_input, has_room
 from decentnode.core.timeouts import Timeouts
 
@@ -34,6 +42,14 @@ _JUDGED_EVENTS = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_H
 _LINK_EVENTS = reduce(or_, _JUDGED_EVENTS, zmq.EVENT_CONNECTED)
 MOST_CHUNKS = 1
 """Chunks of a connection that libzmq holds: the kernel holds more, and a further one may go elsewhere."""
+
+
+class Watched(NamedTuple):
+    """A connection with a monitor."""
+
+    process: int
+    dealer: "zmq.Socket[bytes]"
+    monitor: "zmq.Socket[bytes]"
 
 
 class Dealers:
@@ -56,13 +72,14 @@ class Dealers:
         self._endpoint_of = endpoint_of
         self._epoll = epoll
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
-        self._monitors: dict[int, zmq.Socket[bytes]] = {}
-        self._watched: dict[int, int] = {}
-        """By descriptor of a monitor the process of its link."""
+        self._watched: dict[int, Watched] = {}
+        """The monitors by their descriptors."""
         self._queued_bodies: dict[int, deque[weakref.ref[memoryview | StripedBody]]] = {}
         """By process the large bodies that libzmq may still hold, oldest first; it drops the reference after
         the send.
         """
+        self._flushed: dict[int, float] = {}
+        """By process when libzmq dropped the last one, on the clock of `time.monotonic`."""
         self._striping = striping
         self._sending = sending
         self._connected: dict[int, int] = {}
@@ -85,14 +102,19 @@ class Dealers:
 
     def open(self, process: int) -> None:
         """Connects to a process, and watches the connection."""
+        self._sockets[process] = self._connect(process)
+
+    def _connect(self, process: int, is_further: bool = False) -> "zmq.Socket[bytes]":
         dealer = self._make(process)
-        monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
-        self._watched[monitor.fileno()] = process
+        monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECTED if is_further else _LINK_EVENTS)
+        self._watched[monitor.fileno()] = Watched(process, dealer, monitor)
         self._epoll.register(monitor, select.EPOLLIN)
         # Edge-triggered: a ZeroMQ descriptor becomes readable only after a read that found nothing.
         has_input(monitor)
+        # Otherwise chunks would wait in the queue of a further one that is not connected.
+        dealer.set(zmq.IMMEDIATE, int(is_further))
         dealer.connect(self._endpoint_of(process))
-        self._sockets[process] = dealer
+        return dealer
 
     def _make(self, process: int) -> "zmq.Socket[bytes]":
         dealer = self._context.socket(zmq.DEALER)
@@ -125,7 +147,7 @@ class Dealers:
             return False
         if isinstance(body, memoryview) and len(body) >= STRIPED_BYTES and process in self._striped:
             striped = StripedBody(header, body)
-            self._queued_bodies.setdefault(process, deque()).append(weakref.ref(striped))
+            self._queue(process, striped)
             self._waiting.setdefault(process, deque()).append(striped)
             self._send_chunks(process)
             return True
@@ -135,22 +157,19 @@ class Dealers:
         except zmq.Again:
             return False
         if isinstance(body, memoryview):
-            self._queued_bodies.setdefault(process, deque()).append(weakref.ref(body))
+            self._queue(process, body)
         return True
 
     def widen(self, process: int) -> None:
         """Opens the further connections of a link over TCP whose first one is established."""
         is_tcp = self._endpoint_of(process).startswith("tcp")
-        if self._striping is None or not is_tcp or process in self._striped or process not in self._sockets:
+        if self._striping is None or not is_tcp or process in self._striped or process not in self._connected:
             return
         opened = sum(len(sockets) - 1 for sockets in self._striped.values())
-        count = self._striping.further(round_trip_of(self._connected.get(process, -1)), opened)
-        dealers = [self._make(process) for _ in range(count)]
-        for dealer in dealers:
-            # Otherwise chunks would wait in the queue of one that is not connected.
-            dealer.set(zmq.IMMEDIATE, 1)
-            dealer.connect(self._endpoint_of(process))
+        count = self._striping.further(round_trip_of(self._connected[process]), opened)
+        dealers = [self._connect(process, is_further=True) for _ in range(count)]
         if dealers:
+            limit_unsent(self._connected[process])
             self._striped[process] = dict.fromkeys((*dealers, self._sockets[process]), 0)
 
     def _send_chunks(self, process: int) -> None:
@@ -177,6 +196,12 @@ class Dealers:
                 held[dealer] -= 1
                 self._send_chunks(process)
 
+    def _queue(self, process: int, body: memoryview | StripedBody) -> None:
+        def note_flushed(_: object) -> None:
+            self._flushed[process] = time.monotonic()
+
+        self._queued_bodies.setdefault(process, deque()).append(weakref.ref(body, note_flushed))
+
     def _count_queued(self, process: int) -> int:
         queued = self._queued_bodies.get(process, deque())
         while queued and queued[0]() is None:
@@ -187,30 +212,38 @@ class Dealers:
         """Whether libzmq holds no large body for a process."""
         return all(body() is None for body in self._queued_bodies.get(process, ()))
 
+    def flushed_at(self, process: int) -> float:
+        """When libzmq had passed all large bodies for a process to the kernel; infinity: it has not."""
+        return math.inf if self._count_queued(process) else self._flushed.get(process, 0.0)
+
     def events_of(self, fd: int) -> tuple[int, list[int]] | None:
         """The process of the link with this monitor, and its new events; None: it is no monitor of these."""
-        if (process := self._watched.get(fd)) is None:
+        if (watched := self._watched.get(fd)) is None:
             return None
-        monitor, events = self._monitors[process], []
-        while has_input(monitor):
-            message = recv_monitor_message(monitor, zmq.NOBLOCK)
-            if message["event"] == zmq.EVENT_CONNECTED:
-                self._connected[process] = message["value"]
-            else:
+        process, events = watched.process, []
+        while has_input(watched.monitor):
+            message = recv_monitor_message(watched.monitor, zmq.NOBLOCK)
+            if message["event"] != zmq.EVENT_CONNECTED:
                 events.append(message["event"])
+                continue
+            if watched.dealer is self._sockets.get(process):
+                self._connected[process] = message["value"]
+            if process in self._striped:
+                limit_unsent(message["value"])
         return process, events
 
     def end(self, process: int, linger: int) -> None:
         """Closes the socket for a process; what it still holds has `linger` milliseconds."""
         self._queued_bodies.pop(process, None)
         waiting, striped = self._waiting.pop(process, ()), self._striped.pop(process, {})
-        dealer, monitor = self._sockets.pop(process, None), self._monitors.pop(process, None)
-        if dealer is not None and monitor is not None:
-            self._epoll.unregister(monitor)
-            del self._watched[monitor.fileno()]
-            dealer.disable_monitor()
-            monitor.close(0)
-        if dealer is not None:
+        for fd, watched in [*self._watched.items()]:
+            if watched.process == process:
+                self._epoll.unregister(watched.monitor)
+                del self._watched[fd]
+                watched.dealer.disable_monitor()
+                watched.monitor.close(0)
+        self._connected.pop(process, None)
+        if (dealer := self._sockets.pop(process, None)) is not None:
             with suppress(zmq.Again):
                 for body in waiting if linger else ():
                     for chunk in body.chunks:

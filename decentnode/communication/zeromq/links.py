@@ -151,6 +151,11 @@ class PeerLinks:
         if not self._dealers.send(process, header, body, MOST_QUEUED_BODIES * self.parts * edges):
             self._unsent.append(header)
 
+    def flushed_at(self, process: int) -> float:
+        """When all large bodies for a process had left this one; infinity: some have not. For any thread."""
+        with self._sending:
+            return self._dealers.flushed_at(process)
+
     def _report(self) -> None:
         """Reports unsent messages and opened links, without the lock."""
         while self._unsent or self._opened:

@@ -22,7 +22,9 @@ from decentnode.errors import PeerLost
 
 T = TypeVar("T")
 SLOW_LINK = 10e6
-"""Bytes per second below which a payload may be resent although it is still on its way."""
+"""Bytes per second below which a payload may be resent although the kernel still has some of it."""
+KERNEL_BYTES = 1 << 22
+"""What the kernel holds of a payload at most (the usual limit of tcp_wmem)."""
 
 
 @dataclass(slots=True)
@@ -131,7 +133,12 @@ class FrameRoute(Route):
         if sent is None:
             return False
         now = self._mailbox.clock.now()
-        if self._mailbox.is_unacknowledged(peer, sent.header.seq, key[2]) and now >= sent.due:
+        # On a slow link a payload may be late because it, or what was sent before it, is still leaving.
+        left = self._sockets.links.flushed_at(self._sockets.directory.home[peer])
+        due = max(
+            sent.due, left + Timeouts.first_request + min(sent.header.length, KERNEL_BYTES) / SLOW_LINK
+        )
+        if self._mailbox.is_unacknowledged(peer, sent.header.seq, key[2]) and now >= due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK
             # In a run no memory is written before all readers released it. A training loop of its own may

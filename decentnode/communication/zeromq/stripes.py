@@ -12,7 +12,7 @@ import math
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,9 @@ INDEX = struct.Struct("<I")
 LEAST_CHUNK, MOST_CHUNK, CHUNKS = 1 << 16, 1 << 20, 512
 STRIPED_BYTES = 2 * LEAST_CHUNK
 """The least body that is striped."""
+MOST_UNSENT = 1 << 16
+_NOTSENT_LOWAT = 25
+"""TCP_NOTSENT_LOWAT of linux/tcp.h."""
 _MIN_ROUND_TRIP = struct.Struct("=I")
 _MIN_ROUND_TRIP_AT = 148
 """The place of `tcpi_min_rtt` in `struct tcp_info` of linux/tcp.h."""
@@ -66,18 +69,31 @@ class Striping:
 
 def round_trip_of(fd: int) -> float:
     """The least round trip in seconds of a connection as the kernel has measured it; 0: unknown."""
-    with suppress(OSError):
-        connection = socket.socket(fileno=fd)
-        try:
-            info = connection.getsockopt(
-                socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_ROUND_TRIP_AT + _MIN_ROUND_TRIP.size
-            )
-        finally:
-            # libzmq has the descriptor.
-            connection.detach()
-        with suppress(struct.error):
-            return float(_MIN_ROUND_TRIP.unpack_from(info, _MIN_ROUND_TRIP_AT)[0] / 1e6)
+    with suppress(OSError, struct.error), _connection(fd) as connection:
+        info = connection.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_ROUND_TRIP_AT + _MIN_ROUND_TRIP.size
+        )
+        return float(_MIN_ROUND_TRIP.unpack_from(info, _MIN_ROUND_TRIP_AT)[0] / 1e6)
     return 0.0
+
+
+def limit_unsent(fd: int) -> None:
+    """Makes the kernel take no more of a connection's bytes than it will send soon.
+
+    It would take twice its window: after a loss the connection would need long for those, and the others wait.
+    """
+    with suppress(OSError), _connection(fd) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, MOST_UNSENT)
+
+
+@contextmanager
+def _connection(fd: int) -> Iterator[socket.socket]:
+    """A connection of libzmq, which keeps the descriptor."""
+    connection = socket.socket(fileno=fd)
+    try:
+        yield connection
+    finally:
+        connection.detach()
 
 
 class StripedBody:
