@@ -2,8 +2,8 @@
 
     west: eth0 -- middle: w --> TUN `east` (tbf: rate, queue; relay: delay; nft: loss) --> e -- east: eth0
 
-and the same way back through the TUN device `west`. `tc netem` would do that alone, but not every kernel has it.
-Needs the rights to make namespaces, and `ip`, `tc`, `nft` and `cc`.
+and the same way back through the TUN device `west`. `tc netem` would do that alone, but not every kernel has
+it. Needs the rights to make namespaces, and `ip`, `tc`, `nft` and `cc`.
 """
 
 import json
@@ -89,7 +89,13 @@ class LaidLink:
             ip(*inside(MIDDLE, "sysctl", "-qw", f"net.ipv4.conf.{device}.rp_filter=0")[1:])
             ip("-n", MIDDLE, "route", "add", "default", "dev", device, "table", str(table))
             ip("-n", MIDDLE, "rule", "add", "iif", entry, "lookup", str(table), "pref", str(table))
-            rate = (f"{link.rate:.0f}bit", "burst", str(max(16_000, round(link.rate / 8 * BURST_SECONDS))), "limit", str(queue))
+            rate = (
+                f"{link.rate:.0f}bit",
+                "burst",
+                str(max(16_000, round(link.rate / 8 * BURST_SECONDS))),
+                "limit",
+                str(queue),
+            )
             ip("-n", MIDDLE, "qdisc", "add", "dev", device, "root", "tbf", "rate", *rate, tool="tc")
         if link.loss:
             lose = f'iifname {{ "east", "west" }} numgen random mod 1000000 < {round(1e6 * link.loss)}'

@@ -31,6 +31,7 @@ from decentnode.communication.zeromq.stripes import (
     Striping,
     limit_unsent,
     round_trip_of,
+    unacknowledged_of,
 )
 from decentnode.communication.zmq_poll import has_input, has_room
 from decentnode.core.timeouts import Timeouts
@@ -82,8 +83,8 @@ class Dealers:
         """By process when libzmq dropped the last one, on the clock of `time.monotonic`."""
         self._striping = striping
         self._sending = sending
-        self._connected: dict[int, int] = {}
-        """By process the descriptor of the last connection of its link."""
+        self._connected: dict[int, dict[zmq.Socket[bytes], int]] = {}
+        """By process the descriptors of the connections of its link, by their sockets."""
         self._striped: dict[int, dict[zmq.Socket[bytes], int]] = {}
         """By process of a link with several connections their sockets, the first one last: other messages
         should not wait for chunks. The values are how many chunks libzmq has not passed to the kernel.
@@ -106,7 +107,7 @@ class Dealers:
 
     def _connect(self, process: int, is_further: bool = False) -> "zmq.Socket[bytes]":
         dealer = self._make(process)
-        monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECTED if is_further else _LINK_EVENTS)
+        monitor = dealer.get_monitor_socket(_LINK_EVENTS)
         self._watched[monitor.fileno()] = Watched(process, dealer, monitor)
         self._epoll.register(monitor, select.EPOLLIN)
         # Edge-triggered: a ZeroMQ descriptor becomes readable only after a read that found nothing.
@@ -160,16 +161,20 @@ class Dealers:
             self._queue(process, body)
         return True
 
+    def connections(self, process: int) -> int:
+        """How many connections share the large bodies for a process."""
+        return len(self._striped.get(process, (process,)))
+
     def widen(self, process: int) -> None:
         """Opens the further connections of a link over TCP whose first one is established."""
+        first = self._connected.get(process, {}).get(self._sockets[process])
         is_tcp = self._endpoint_of(process).startswith("tcp")
-        if self._striping is None or not is_tcp or process in self._striped or process not in self._connected:
+        if self._striping is None or not is_tcp or process in self._striped or first is None:
             return
         opened = sum(len(sockets) - 1 for sockets in self._striped.values())
-        count = self._striping.further(round_trip_of(self._connected[process]), opened)
-        dealers = [self._connect(process, is_further=True) for _ in range(count)]
-        if dealers:
-            limit_unsent(self._connected[process])
+        count = self._striping.further(round_trip_of(first), opened)
+        if dealers := [self._connect(process, is_further=True) for _ in range(count)]:
+            limit_unsent(first)
             self._striped[process] = dict.fromkeys((*dealers, self._sockets[process]), 0)
 
     def _send_chunks(self, process: int) -> None:
@@ -213,8 +218,12 @@ class Dealers:
         return all(body() is None for body in self._queued_bodies.get(process, ()))
 
     def flushed_at(self, process: int) -> float:
-        """When libzmq had passed all large bodies for a process to the kernel; infinity: it has not."""
-        return math.inf if self._count_queued(process) else self._flushed.get(process, 0.0)
+        """When all large bodies for a process had left; infinity: some are on the way."""
+        if self._count_queued(process) or any(
+            map(unacknowledged_of, self._connected.get(process, {}).values())
+        ):
+            return math.inf
+        return self._flushed.get(process, 0.0)
 
     def events_of(self, fd: int) -> tuple[int, list[int]] | None:
         """The process of the link with this monitor, and its new events; None: it is no monitor of these."""
@@ -223,13 +232,15 @@ class Dealers:
         process, events = watched.process, []
         while has_input(watched.monitor):
             message = recv_monitor_message(watched.monitor, zmq.NOBLOCK)
-            if message["event"] != zmq.EVENT_CONNECTED:
+            connected = self._connected.setdefault(process, {})
+            if message["event"] == zmq.EVENT_CONNECTED:
+                connected[watched.dealer] = message["value"]
+                if process in self._striped:
+                    limit_unsent(message["value"])
+            elif message["event"] == zmq.EVENT_DISCONNECTED:
+                connected.pop(watched.dealer, None)
+            if message["event"] in _JUDGED_EVENTS and watched.dealer is self._sockets.get(process):
                 events.append(message["event"])
-                continue
-            if watched.dealer is self._sockets.get(process):
-                self._connected[process] = message["value"]
-            if process in self._striped:
-                limit_unsent(message["value"])
         return process, events
 
     def end(self, process: int, linger: int) -> None:

@@ -151,8 +151,12 @@ class PeerLinks:
         if not self._dealers.send(process, header, body, MOST_QUEUED_BODIES * self.parts * edges):
             self._unsent.append(header)
 
+    def connections(self, process: int) -> int:
+        """How many connections share the large bodies for a process."""
+        return self._dealers.connections(process)
+
     def flushed_at(self, process: int) -> float:
-        """When all large bodies for a process had left this one; infinity: some have not. For any thread."""
+        """When all large bodies for a process had left; infinity: some are on the way. For any thread."""
         with self._sending:
             return self._dealers.flushed_at(process)
 

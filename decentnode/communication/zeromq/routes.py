@@ -22,9 +22,7 @@ from decentnode.errors import PeerLost
 
 T = TypeVar("T")
 SLOW_LINK = 10e6
-"""Bytes per second below which a payload may be resent although the kernel still has some of it."""
-KERNEL_BYTES = 1 << 22
-"""What the kernel holds of a payload at most (the usual limit of tcp_wmem)."""
+"""Bytes per second; on a faster link a payload takes less time than its first request waits."""
 
 
 @dataclass(slots=True)
@@ -133,11 +131,9 @@ class FrameRoute(Route):
         if sent is None:
             return False
         now = self._mailbox.clock.now()
-        # On a slow link a payload may be late because it, or what was sent before it, is still leaving.
+        # On a slow link a payload may be late because it, or what was sent before it, is still on the way.
         left = self._sockets.links.flushed_at(self._sockets.directory.home[peer])
-        due = max(
-            sent.due, left + Timeouts.first_request + min(sent.header.length, KERNEL_BYTES) / SLOW_LINK
-        )
+        due = max(sent.due, left + Timeouts.first_request)
         if self._mailbox.is_unacknowledged(peer, sent.header.seq, key[2]) and now >= due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK

@@ -8,9 +8,12 @@ Parallel TCP Sockets on a Lossy Wide-Area Network, 2002).
 Threads: a sender's state is guarded by the lock of the links, a receiver's is the socket thread's alone.
 """
 
+import fcntl
 import math
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -77,10 +80,18 @@ def round_trip_of(fd: int) -> float:
     return 0.0
 
 
+def unacknowledged_of(fd: int) -> int:
+    """How many bytes of a TCP connection the kernel of the other machine has not acknowledged."""
+    with suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0
+
+
 def limit_unsent(fd: int) -> None:
     """Makes the kernel take no more of a connection's bytes than it will send soon.
 
-    It would take twice its window: after a loss the connection would need long for those, and the others wait.
+    It would take twice its window. After a loss the connection would need long for them while the others
+    have nothing left to send.
     """
     with suppress(OSError), _connection(fd) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, MOST_UNSENT)
