@@ -182,14 +182,14 @@ class ZeroMQ(ProcessCommunication):
 
     @property
     def plan(self) -> TransportPlan:
-        # A further connection of a link: one each way, and a DEALER without a monitor. `auto` has a bound.
-        remote = 5 + 3 * (self.connections - 1 if isinstance(self.connections, int) else 0)
+        # A connection each way, and three of a DEALER and its monitor. What `auto` adds has a bound of its own.
+        linked = 5 * (self.connections if isinstance(self.connections, int) else 1)
         return TransportPlan(
             nodes_per_process=self.nodes_per_process,
             has_messages=True,
-            # Two pipes and a segment; or a connection each way, and three of a DEALER and its monitor.
-            local_files=3 if self.local == "shared_memory" else 5 if self.local == "ipc" else remote,
-            remote_files=remote,
+            # On one machine two pipes and a segment, or a link of one connection.
+            local_files={"shared_memory": 3, "ipc": 5, "tcp": linked}[self.local],
+            remote_files=linked,
             first_ports={"base_port": self.base_port},
             local_ports={"base_port"} if self.local == "tcp" else (),
         )

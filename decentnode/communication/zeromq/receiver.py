@@ -24,7 +24,7 @@ from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.sockets import Sockets
-from decentnode.communication.zeromq.stripes import Assembly
+from decentnode.communication.zeromq.stripes import STRIPED_BYTES, Assembly
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -96,23 +96,24 @@ class Receiver:
         try:
             header = wire.Header.unpack(head)
             peers, _ = self._ends_of(header, frames[0] if guarded else None)
-            if header.kind not in BULK_KINDS or header.length > self.most_bytes:
+            if header.kind not in BULK_KINDS or not STRIPED_BYTES <= header.length <= self.most_bytes:
                 raise wire.WireError("chunk")
             # What differs between resends of one message, whose chunks are the same, does not count.
             same = header._replace(ack=0, knows=0)
             edge = self._assemblies.setdefault((header.sender, header.receiver), {})
-            if (assembly := edge.get(same)) is None:
-                assembly = edge[same] = Assembly(header.length)
+            if same not in edge:
+                if len(edge) >= MOST_EARLY * peers.mailbox.parts:
+                    del edge[next(iter(edge))]
+                edge[same] = Assembly(header.length)
+            assembly = edge[same]
             is_whole = assembly.add(frames[1].bytes, frames[2].buffer)
         except wire.WireError as error:
             self._refuse(head, error.reason)
             return None
-        if is_whole:
-            del edge[same]
-            return [frames[0], zmq.Frame(assembly.body)], guarded
-        if len(edge) > MOST_EARLY * peers.mailbox.parts:
-            del edge[next(iter(edge))]
-        return None
+        if not is_whole:
+            return None
+        del edge[same]
+        return [frames[0], zmq.Frame(assembly.body)], guarded
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""

@@ -65,8 +65,8 @@ class Striping:
             return 0
         if self.connections != "auto":
             return self.connections - 1
-        # Each takes three descriptors, and `kept_links` is at most a twelfth of all.
-        room = max(0, kept_links() - opened)
+        # Each takes five descriptors; more of them also help less, as all links share what the machine sends.
+        room = max(0, kept_links() // 2 - opened)
         return min(max(1, math.ceil(round_trip / ROUND_TRIP)), MOST_CONNECTIONS, 1 + room) - 1
 
 
