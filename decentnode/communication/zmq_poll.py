@@ -23,11 +23,6 @@ def has_input(socket: "zmq.Socket[bytes]") -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def has_room(socket: "zmq.Socket[bytes]") -> bool:
-    """Whether a message would be queued for a peer."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
-
-
 class Poller:
     """The sockets and descriptors that one thread waits for, each with a function that serves it."""
 

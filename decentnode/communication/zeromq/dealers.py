@@ -26,6 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zeromq.stripes import (
+    MOST_CHUNKS,
     STRIPED_BYTES,
     StripedBody,
     Striping,
@@ -33,7 +34,7 @@ from decentnode.communication.zeromq.stripes import (
     round_trip_of,
     unacknowledged_of,
 )
-from decentnode.communication.zmq_poll import has_input, has_room
+from decentnode.communication.zmq_poll import has_input
 from decentnode.core.timeouts import Timeouts
 
 HEARTBEAT_INTERVAL = 2.0
@@ -41,8 +42,6 @@ HEARTBEAT_INTERVAL = 2.0
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _JUDGED_EVENTS = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LINK_EVENTS = reduce(or_, _JUDGED_EVENTS, zmq.EVENT_CONNECTED)
-MOST_CHUNKS = 1
-"""Chunks of a connection that libzmq holds: the kernel holds more, and a further one may go elsewhere."""
 
 
 class Watched(NamedTuple):
@@ -89,7 +88,7 @@ class Dealers:
         """By process of a link with several connections their sockets, the first one last: other messages
         should not wait for chunks. The values are how many chunks libzmq has not passed to the kernel.
         """
-        self._waiting: dict[int, deque[StripedBody]] = {}
+        self._striped_bodies: dict[int, deque[StripedBody]] = {}
         """By process the bodies of which chunks are still to be sent, oldest first."""
 
     def __contains__(self, process: int) -> bool:
@@ -149,7 +148,7 @@ class Dealers:
         if isinstance(body, memoryview) and len(body) >= STRIPED_BYTES and process in self._striped:
             striped = StripedBody(header, body)
             self._queue(process, striped)
-            self._waiting.setdefault(process, deque()).append(striped)
+            self._striped_bodies.setdefault(process, deque()).append(striped)
             self._send_chunks(process)
             return True
         try:
@@ -179,19 +178,23 @@ class Dealers:
 
     def _send_chunks(self, process: int) -> None:
         """Sends waiting chunks over all connections that have room for one."""
-        waiting, held = self._waiting.get(process, deque()), self._striped[process]
+        waiting, held = self._striped_bodies.get(process, deque()), self._striped[process]
         for dealer in held:
-            while waiting and held[dealer] < MOST_CHUNKS and has_room(dealer):
-                if (chunk := next(waiting[0].chunks, None)) is None:
+            while waiting and held[dealer] < MOST_CHUNKS:
+                if (chunk := waiting[0].next_chunk()) is None:
                     waiting.popleft()
                     continue
-                _send_chunk(dealer, waiting[0].header, *chunk)
+                try:
+                    _send_chunk(dealer, waiting[0].header, *chunk)
+                except zmq.Again:
+                    break
+                waiting[0].note_sent()
                 held[dealer] += 1
                 weakref.finalize(chunk[1], self._note_sent, process, dealer, waiting[0]).atexit = False
                 del chunk
 
-    def _note_sent(self, process: int, dealer: "zmq.Socket[bytes]", _: StripedBody) -> None:
-        """Runs in the thread in which pyzmq drops what libzmq has sent."""
+    def _note_sent(self, process: int, dealer: "zmq.Socket[bytes]", striped_body: StripedBody) -> None:
+        """Runs in the thread in which pyzmq drops what libzmq has sent; until then the body is on the way."""
         assert self._striping is not None
         self._striping.post(partial(self._refill, process, dealer))
 
@@ -219,9 +222,11 @@ class Dealers:
 
     def flushed_at(self, process: int) -> float:
         """When all large bodies for a process had left; infinity: some are on the way."""
-        if self._count_queued(process) or any(
-            map(unacknowledged_of, self._connected.get(process, {}).values())
-        ):
+        for dealer in self._striped.get(process, ()):
+            # Only a call makes libzmq drop what it held for a connection that broke.
+            has_input(dealer)
+        connected = self._connected.get(process, {})
+        if self._count_queued(process) or any(map(unacknowledged_of, connected.values())):
             return math.inf
         return self._flushed.get(process, 0.0)
 
@@ -246,7 +251,7 @@ class Dealers:
     def end(self, process: int, linger: int) -> None:
         """Closes the socket for a process; what it still holds has `linger` milliseconds."""
         self._queued_bodies.pop(process, None)
-        waiting, striped = self._waiting.pop(process, ()), self._striped.pop(process, {})
+        waiting, striped = self._striped_bodies.pop(process, ()), self._striped.pop(process, {})
         for fd, watched in [*self._watched.items()]:
             if watched.process == process:
                 self._epoll.unregister(watched.monitor)
@@ -257,8 +262,9 @@ class Dealers:
         if (dealer := self._sockets.pop(process, None)) is not None:
             with suppress(zmq.Again):
                 for body in waiting if linger else ():
-                    for chunk in body.chunks:
+                    while (chunk := body.next_chunk()) is not None:
                         _send_chunk(dealer, body.header, *chunk)
+                        body.note_sent()
             for socket in {dealer, *striped}:
                 socket.close(linger)
 

@@ -229,7 +229,7 @@ class IoThread(threading.Thread):
             frames = [*frames[:3], frame]
         guarded = router is not self._routers[0]
         is_chunk = len(frames) == CHUNK_FRAMES
-        message = self.receiver.assemble(frames, guarded) if is_chunk else (frames, guarded)
+        message = self.receiver.add_chunk(frames, guarded) if is_chunk else (frames, guarded)
         if message is not None:
             self._take(message)
 

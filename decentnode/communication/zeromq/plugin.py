@@ -182,7 +182,7 @@ class ZeroMQ(ProcessCommunication):
 
     @property
     def plan(self) -> TransportPlan:
-        # A connection each way, and three of a DEALER and its monitor. What `auto` adds has a bound of its own.
+        # A connection each way, and three of a DEALER and its monitor. `auto` has a bound of its own.
         linked = 5 * (self.connections if isinstance(self.connections, int) else 1)
         return TransportPlan(
             nodes_per_process=self.nodes_per_process,

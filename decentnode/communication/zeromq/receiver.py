@@ -24,7 +24,7 @@ from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.sockets import Sockets
-from decentnode.communication.zeromq.stripes import STRIPED_BYTES, Assembly
+from decentnode.communication.zeromq.stripes import STRIPED_BYTES, UnfinishedBody
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -71,7 +71,7 @@ class Receiver:
     listener: "GroupListener | None" = None
     """The process group of a transport that has one."""
     _requested_again: dict[tuple[int, int], Key] = field(default_factory=dict)
-    _assemblies: dict[tuple[int, int], dict[wire.Header, Assembly]] = field(default_factory=dict)
+    _unfinished: dict[tuple[int, int], dict[wire.Header, UnfinishedBody]] = field(default_factory=dict)
     """By sender and local rank the bodies of which chunks have arrived, by their headers."""
 
     def take(self, messages: list[Received]) -> None:
@@ -90,7 +90,7 @@ class Receiver:
         except wire.WireError as error:
             self._refuse(head, error.reason)
 
-    def assemble(self, frames: list[zmq.Frame], guarded: bool) -> Received | None:
+    def add_chunk(self, frames: list[zmq.Frame], guarded: bool) -> Received | None:
         """The message that a chunk completes; an invalid chunk is counted by its reason and dropped."""
         head = header_bytes(frames[0])
         try:
@@ -100,20 +100,20 @@ class Receiver:
                 raise wire.WireError("chunk")
             # What differs between resends of one message, whose chunks are the same, does not count.
             same = header._replace(ack=0, knows=0)
-            edge = self._assemblies.setdefault((header.sender, header.receiver), {})
+            edge = self._unfinished.setdefault((header.sender, header.receiver), {})
             if same not in edge:
                 if len(edge) >= MOST_EARLY * peers.mailbox.parts:
                     del edge[next(iter(edge))]
-                edge[same] = Assembly(header.length)
-            assembly = edge[same]
-            is_whole = assembly.add(frames[1].bytes, frames[2].buffer)
+                edge[same] = UnfinishedBody(header.length)
+            unfinished_body = edge[same]
+            is_whole = unfinished_body.add(frames[1].bytes, frames[2].buffer)
         except wire.WireError as error:
             self._refuse(head, error.reason)
             return None
         if not is_whole:
             return None
         del edge[same]
-        return [frames[0], zmq.Frame(assembly.body)], guarded
+        return [frames[0], zmq.Frame(unfinished_body.body)], guarded
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
@@ -124,7 +124,7 @@ class Receiver:
         ranks = self.sockets.directory.processes[process].ranks
         for rank in ranks:
             self.sockets.segments.forget(rank)
-        self._assemblies = {edge: kept for edge, kept in self._assemblies.items() if edge[0] not in ranks}
+        self._unfinished = {edge: kept for edge, kept in self._unfinished.items() if edge[0] not in ranks}
         if self.listener is not None:
             self.listener.note_lost(ranks)
 

@@ -25,8 +25,10 @@ from decentnode.communication import wire
 from decentnode.communication.base import kept_links
 
 MOST_CONNECTIONS = 16
-ROUND_TRIP = 0.005
-"""Seconds of a round trip that one connection is enough for; a local network has less."""
+ROUND_TRIPS_PER_SECOND = 200
+"""How often one connection has to hear of the other end: with a round trip of 5 ms, or less as in a local
+network, it is enough.
+"""
 CHUNK_FRAMES = 3
 """A chunk has the header of its message, its number, and its bytes."""
 INDEX = struct.Struct("<I")
@@ -34,7 +36,10 @@ INDEX = struct.Struct("<I")
 LEAST_CHUNK, MOST_CHUNK, CHUNKS = 1 << 16, 1 << 20, 512
 STRIPED_BYTES = 2 * LEAST_CHUNK
 """The least body that is striped."""
+MOST_CHUNKS = 1
+"""Chunks of a connection that libzmq holds: the kernel holds more, and a further one may go elsewhere."""
 MOST_UNSENT = 1 << 16
+"""Bytes of a connection that the kernel takes beyond what it may send now."""
 _NOTSENT_LOWAT = 25
 """TCP_NOTSENT_LOWAT of linux/tcp.h."""
 _MIN_ROUND_TRIP = struct.Struct("=I")
@@ -67,16 +72,15 @@ class Striping:
             return self.connections - 1
         # Each takes five descriptors; more of them also help less, as all links share what the machine sends.
         room = max(0, kept_links() // 2 - opened)
-        return min(max(1, math.ceil(round_trip / ROUND_TRIP)), MOST_CONNECTIONS, 1 + room) - 1
+        return min(max(1, math.ceil(round_trip * ROUND_TRIPS_PER_SECOND)), MOST_CONNECTIONS, 1 + room) - 1
 
 
 def round_trip_of(fd: int) -> float:
     """The least round trip in seconds of a connection as the kernel has measured it; 0: unknown."""
     with suppress(OSError, struct.error), _connection(fd) as connection:
-        info = connection.getsockopt(
-            socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_ROUND_TRIP_AT + _MIN_ROUND_TRIP.size
-        )
-        return float(_MIN_ROUND_TRIP.unpack_from(info, _MIN_ROUND_TRIP_AT)[0] / 1e6)
+        size = _MIN_ROUND_TRIP_AT + _MIN_ROUND_TRIP.size
+        measured = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+        return float(_MIN_ROUND_TRIP.unpack_from(measured, _MIN_ROUND_TRIP_AT)[0] / 1e6)
     return 0.0
 
 
@@ -112,13 +116,21 @@ class StripedBody:
 
     def __init__(self, header: bytes, body: memoryview) -> None:
         self.header = header
-        size = chunk_bytes(len(body))
-        self.chunks: Iterator[tuple[bytes, memoryview]] = (
-            (INDEX.pack(i), body[at : at + size]) for i, at in enumerate(range(0, len(body), size))
-        )
+        self._body = body
+        self._sent = 0
+
+    def next_chunk(self) -> tuple[bytes, memoryview] | None:
+        """The number and the bytes of the first chunk that is not sent; None: all are."""
+        size = chunk_bytes(len(self._body))
+        chunk = self._body[self._sent * size : (self._sent + 1) * size]
+        return (INDEX.pack(self._sent), chunk) if len(chunk) else None
+
+    def note_sent(self) -> None:
+        """Goes on to the next chunk."""
+        self._sent += 1
 
 
-class Assembly:
+class UnfinishedBody:
     """The body of one message, of which chunks have arrived."""
 
     def __init__(self, length: int) -> None:
