@@ -1,4 +1,4 @@
-"""The message format: a 64-byte header and one body frame (docs/message_format.md).
+"""The message format: a 64-byte header and one body frame, or the chunks of it (docs/message_format.md).
 
 No message names a type, a shape or code; the receiver knows from its settings what to expect.
 
@@ -15,7 +15,7 @@ import xxhash
 from decentnode.errors import UNDECODABLE
 
 MAGIC = b"DCNT"
-VERSION = 3
+VERSION = 4
 MOST_CONTROL_BYTES = 64 * 1024
 SEQ_BITS = 24
 """Bits for the number of an exchange within one incarnation; the bits above are the incarnation."""

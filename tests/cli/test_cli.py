@@ -502,6 +502,7 @@ def test_files_grow_with_degree_and_nodes_per_process():
     memory, ipc, pairs = ZeroMQ().plan, ZeroMQ(local="ipc").plan, ZeroMQ(nodes_per_process=4).plan
     piped, linked = memory.local_files, ipc.local_files
     assert piped < linked == memory.remote_files
+    assert ZeroMQ(local="tcp", connections=16).plan.local_files == 16 * linked
 
     def needed(*case):
         return preflight.files_needed(*case) - preflight.FILES_PER_PROCESS

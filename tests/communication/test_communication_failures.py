@@ -21,6 +21,7 @@ from decentnode.communication.base import BufferSpec, HostProcess, Inbox, Proces
 from decentnode.communication.peers.edges import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
 from decentnode.communication.zeromq.plugin import ZeroMQ
+from decentnode.communication.zeromq.stripes import INDEX, LEAST_CHUNK, STRIPED_BYTES
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import BadInput, StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
@@ -227,12 +228,26 @@ def hello_of(rank, fd):
     return message(msgspec.msgpack.encode(hello), kind=wire.Kind.HELLO)
 
 
+def chunk(content, index=0, length=STRIPED_BYTES, **changes):
+    """A chunk of a payload of two."""
+    head, _ = message(kind=wire.Kind.PAYLOAD, length=length, **changes)
+    return [head, INDEX.pack(index), content]
+
+
 GOOD = message()
 NESTED = b"\x81\xa1x" + b"\x91" * 50_000 + b"\x00"
 JUNK = [
     ("frame count", [b"x"]),
     ("frame count", [GOOD[0], b"", b"", b"", b""]),
-    ("frame count", [GOOD[0], b"", b"third"]),
+    ("frame count", [GOOD[0], b"", b"third", b"fourth"]),
+    ("chunk", [GOOD[0], bytes(4), b"of a control message"]),
+    ("chunk", [*chunk(b"")]),
+    ("chunk", [*chunk(bytes(LEAST_CHUNK - 1))]),
+    ("chunk", [*chunk(bytes(LEAST_CHUNK), index=2)]),
+    ("chunk", [*chunk(bytes(LEAST_CHUNK), length=STRIPED_BYTES - 1)]),
+    ("chunk", [*chunk(bytes(LEAST_CHUNK), length=1 << 40)]),
+    ("chunk", [chunk(b"")[0], b"5 byt", bytes(LEAST_CHUNK)]),
+    ("rank", [*chunk(bytes(LEAST_CHUNK), sender=7)]),
     ("header length", [b"", b""]),
     ("header length", [GOOD[0] + b"\0", b""]),
     ("magic", [b"GET / HTTP/1.1\r\n".ljust(64), b""]),

@@ -108,6 +108,8 @@ def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
     body = memoryview(bytes(1 << 17))
     links.send([(1, header(f"{i}"), body) for i in range(100)])
     assert booked == [header(f"{i}") for i in range(MOST_QUEUED_BODIES, 100)]
+    # None of these has left, so none is repeated on request.
+    assert [links.flushed_at(1), links.flushed_at(2)] == [float("inf"), 0.0]
     links.reconnect(1)
     links.send([(1, header("anew"), body)])
     assert header("anew") not in booked

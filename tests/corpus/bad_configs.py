@@ -819,6 +819,10 @@ communication: {base_port: 0} | 15 communication.base_port | must be a whole num
 communication: {base_port: '29600'}
     | 15 communication.base_port | must be a whole number > 0 and < 65536, not '29600'
 communication: {nodes_per_process: 0} | 15 communication.nodes_per_process | must be a whole number > 0, not 0
+communication: {connections: 17}
+    | 15 communication.connections | must be 'auto' or a whole number >= 1 and <= 16, not 17
+communication: {name: inproc, connections: 3}
+    | 15 communication.connections | unknown option of inproc (known: overlap)
 communication: {name: inproc, base_port: 29600}
     | 15 communication.base_port | unknown option of inproc (known: overlap)
 communication: {local: tcp, base_port: 65533}

@@ -59,6 +59,8 @@ class TransportCase:
     guarded: bool = False
     grouped: str = ""
     """Whose payloads go through a process group: of all, or of some."""
+    connections: object = "auto"
+    """TCP connections of a link."""
 
     def communication(self, base_port: int = 29600):
         if not self.local:
@@ -69,7 +71,7 @@ class TransportCase:
             return TorchDistributed(self.local, base_port, backend="gloo", group_port=base_port + 5)
         if self.grouped:
             return Hybrid(self.local, base_port, backend="gloo", group_ranks=(0, 1, 2))
-        return ZeroMQ(self.local, base_port, self.nodes_per_process)
+        return ZeroMQ(self.local, base_port, self.nodes_per_process, self.connections)
 
     def processes(self, nodes: int) -> tuple[HostProcess, ...]:
         per_machine = -(-nodes // self.machines)

@@ -28,6 +28,7 @@ from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
 from decentnode.communication.zeromq.sockets import Sockets
+from decentnode.communication.zeromq.stripes import CHUNK_FRAMES, Connections
 from decentnode.communication.zmq_poll import Poller, has_input
 from decentnode.core.process_setup import close_connections_in_children
 from decentnode.core.timeouts import Timeouts
@@ -43,18 +44,23 @@ class IoThread(threading.Thread):
     """Sends and receives, detects lost peers, and checks deadlines against what has really arrived."""
 
     def __init__(
-        self, directory: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int
-    ) -> None:
-        """`endpoint_of`: the address of a peer process; `most_bytes`: the largest frame accepted."""
+        self, directory: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int,
+        connections: Connections = 1,
+    ) -> None:  # fmt: skip
+        """`endpoint_of`: the address of a peer process; `most_bytes`: the largest frame accepted;
+        `connections`: of each link over TCP.
+        """
         super().__init__(name="decentnode-sockets", daemon=True)
         self._directory = directory
         self._interceptor = directory.interceptor
         self._context = zmq.Context(io_threads=1)
-        self._context.set(zmq.MAX_SOCKETS, 3 * len(directory.processes) + CLOSING_SOCKETS)
+        # Links with connections that `auto` adds are few.
+        usual = connections if isinstance(connections, int) else 1
+        self._context.set(zmq.MAX_SOCKETS, (2 + usual) * len(directory.processes) + CLOSING_SOCKETS)
         self._routers = [self._make_router(most_bytes)]
         self.sockets = Sockets(
             directory, self._context, endpoint_of, link_owner=self,
-            receive_from_sibling=self._receive_from_sibling,
+            receive_from_sibling=self._receive_from_sibling, connections=connections, most_bytes=most_bytes,
         )  # fmt: skip
         self._links, self._peers_by_rank = self.sockets.links, self.sockets.peers_by_rank
         self.hello_barrier = HelloBarrier(directory, self._links)
@@ -67,7 +73,9 @@ class IoThread(threading.Thread):
             self.rejoining = RejoinProtocol(self._peers_by_rank, send_control, directory.clock)
         self._edges.rejoining = self.rejoining
         self.failure_detector = FailureDetector(self._peers_by_rank, send_control, self._edges)
-        self.receiver = Receiver(self.sockets, self._edges, self._note_hello, restarted=self._restarted)
+        self.receiver = Receiver(
+            self.sockets, self._edges, self._note_hello, restarted=self._restarted, most_bytes=most_bytes
+        )
         self._pipes: OwnPipes | None = None
         self._poller = Poller()
         self._authenticator: ZapAuthenticator | None = None
@@ -211,15 +219,19 @@ class IoThread(threading.Thread):
         self._receive_from_pipes()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
-        """Receives one message: routing id, header, body; further frames are counted and dropped."""
+        """Receives one message or chunk: routing id, then its two or three frames."""
         self._receive_from_pipes()
         router.recv(zmq.NOBLOCK)
         frames = [router.recv(copy=False)]
-        # At most three frames are kept, however many a message has: enough to refuse it.
+        # At most four frames are kept, however many a message has: enough to refuse it.
         while frames[-1].more:
             frame = router.recv(copy=False)
-            frames = [*frames[:2], frame]
-        self._take((frames, router is not self._routers[0]))
+            frames = [*frames[:3], frame]
+        guarded = router is not self._routers[0]
+        is_chunk = len(frames) == CHUNK_FRAMES
+        message = self.receiver.add_chunk(frames, guarded) if is_chunk else (frames, guarded)
+        if message is not None:
+            self._take(message)
 
     # A node that waits reads its doorbell itself, and so runs `_take_record`: messages of exchanges take
     # effect there and then, behind the lock of the mailbox. All else changes what only this thread may touch

@@ -20,6 +20,7 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.shared_memory.pipes import PeerPipes
 from decentnode.communication.zeromq.dealers import Dealers
 from decentnode.communication.zeromq.link_budget import LinkBudget
+from decentnode.communication.zeromq.stripes import Striping
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerUnmet
 
@@ -62,9 +63,10 @@ class PeerLinks:
         hello_messages: Callable[[int, bool], list[wire.Outgoing]],
         owner: "LinkOwner",
         pipe_of: Callable[[int, bool], str | None] = lambda process, is_doorbell: None,
+        striping: Striping | None = None,
     ) -> None:
         """`endpoint_of`: address of a process; `hello_messages`: the first messages for it; `pipe_of`: its
-        pipe, or its doorbell, where it has them.
+        pipe, or its doorbell, where it has them; `striping`: None where each link has one connection.
         """
         self.lost: set[int] = set()
         self._made: set[int] = set()
@@ -84,7 +86,7 @@ class PeerLinks:
         """Links that were opened and not reported yet."""
         self._epoll = select.epoll()
         self._pipes = PeerPipes(pipe_of, hello_messages, self._record_hello, self._epoll)
-        self._dealers = Dealers(context, directory, endpoint_of, self._epoll)
+        self._dealers = Dealers(context, directory, endpoint_of, self._epoll, self._sending, striping)
         self._suspects: dict[int, float] = {}
         self._hello_sent: dict[int, float] = {}
 
@@ -148,6 +150,15 @@ class PeerLinks:
         edges = len(self._directory.process.ranks) * len(self._directory.processes[process].ranks)
         if not self._dealers.send(process, header, body, MOST_QUEUED_BODIES * self.parts * edges):
             self._unsent.append(header)
+
+    def connections(self, process: int) -> int:
+        """How many connections share the large bodies for a process."""
+        return self._dealers.connections(process)
+
+    def flushed_at(self, process: int) -> float:
+        """When all large bodies for a process had left; infinity: some are on the way. For any thread."""
+        with self._sending:
+            return self._dealers.flushed_at(process)
 
     def _report(self) -> None:
         """Reports unsent messages and opened links, without the lock."""
@@ -251,6 +262,8 @@ class PeerLinks:
         for event in events:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._made.add(process)
+                with self._sending:
+                    self._dealers.widen(process)
                 # HELLO may have been lost with the connection.
                 if self._suspects.pop(process, None) is not None or process in self.lost:
                     self._revive(process)

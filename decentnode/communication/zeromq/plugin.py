@@ -7,8 +7,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, Slots, TransportPlan
@@ -17,6 +18,7 @@ from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.endpoint import ProcessEndpoint
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.sockets import Sockets
+from decentnode.communication.zeromq.stripes import MOST_CONNECTIONS, Connections
 from decentnode.core.clock import AwakeClock
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
@@ -40,7 +42,7 @@ class ProcessCommunication(Communication):
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._io_thread = IoThread(
-            directory, lambda process: self._endpoint_of(directory, process), most_bytes
+            directory, lambda process: self._endpoint_of(directory, process), most_bytes, self._connections
         )
         if self.local == "shared_memory":
             self._io_thread.open_doorbells()
@@ -50,6 +52,11 @@ class ProcessCommunication(Communication):
             process = directory.process
             port = self.base_port + process.index
             self._io_thread.bind(tcp_endpoint(process.bound or process.address, port))
+
+    @property
+    def _connections(self) -> Connections:
+        """Connections of each link over TCP."""
+        return 1
 
     @property
     def io_thread(self) -> IoThread:
@@ -164,14 +171,25 @@ class ProcessCommunication(Communication):
 class ZeroMQ(ProcessCommunication):
     """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""
 
+    connections: Literal["auto"] | Annotated[int, Ge(1), Le(MOST_CONNECTIONS)] = option(
+        "auto", changes="results", per_host=True
+    )
+    """TCP connections for the large payloads of a link; auto: by its round trip, one in a local network."""
+
+    @property
+    def _connections(self) -> Connections:
+        return self.connections
+
     @property
     def plan(self) -> TransportPlan:
+        # A connection each way, and three of a DEALER and its monitor. `auto` has a bound of its own.
+        linked = 5 * (self.connections if isinstance(self.connections, int) else 1)
         return TransportPlan(
             nodes_per_process=self.nodes_per_process,
             has_messages=True,
-            # Two pipes and a segment; or a connection each way, and three of a DEALER and its monitor.
-            local_files=3 if self.local == "shared_memory" else 5,
-            remote_files=5,
+            # On one machine two pipes and a segment, or a link of one connection.
+            local_files={"shared_memory": 3, "ipc": 5, "tcp": linked}[self.local],
+            remote_files=linked,
             first_ports={"base_port": self.base_port},
             local_ports={"base_port"} if self.local == "tcp" else (),
         )

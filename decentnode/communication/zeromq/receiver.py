@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.exchange.handle import Key
+from decentnode.communication.exchange.mailbox import MOST_EARLY
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.peers import Peers
@@ -23,6 +24,7 @@ from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.sockets import Sockets
+from decentnode.communication.zeromq.stripes import STRIPED_BYTES, UnfinishedBody
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -62,11 +64,15 @@ class Receiver:
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
     """Called with a process that was replaced by a new one."""
+    most_bytes: int = wire.MOST_CONTROL_BYTES
+    """The largest body that chunks may add up to."""
     models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
     """The process group of a transport that has one."""
     _requested_again: dict[tuple[int, int], Key] = field(default_factory=dict)
+    _unfinished: dict[tuple[int, int], dict[wire.Header, UnfinishedBody]] = field(default_factory=dict)
+    """By sender and local rank the bodies of which chunks have arrived, by their headers."""
 
     def take(self, messages: list[Received]) -> None:
         """Processes messages; an invalid one is counted by its reason and has no other effect."""
@@ -84,6 +90,31 @@ class Receiver:
         except wire.WireError as error:
             self._refuse(head, error.reason)
 
+    def add_chunk(self, frames: list[zmq.Frame], guarded: bool) -> Received | None:
+        """The message that a chunk completes; an invalid chunk is counted by its reason and dropped."""
+        head = header_bytes(frames[0])
+        try:
+            header = wire.Header.unpack(head)
+            peers, _ = self._ends_of(header, frames[0] if guarded else None)
+            if header.kind not in BULK_KINDS or not STRIPED_BYTES <= header.length <= self.most_bytes:
+                raise wire.WireError("chunk")
+            # What differs between resends of one message, whose chunks are the same, does not count.
+            same = header._replace(ack=0, knows=0)
+            edge = self._unfinished.setdefault((header.sender, header.receiver), {})
+            if same not in edge:
+                if len(edge) >= MOST_EARLY * peers.mailbox.parts:
+                    del edge[next(iter(edge))]
+                edge[same] = UnfinishedBody(header.length)
+            unfinished_body = edge[same]
+            is_whole = unfinished_body.add(frames[1].bytes, frames[2].buffer)
+        except wire.WireError as error:
+            self._refuse(head, error.reason)
+            return None
+        if not is_whole:
+            return None
+        del edge[same]
+        return [frames[0], zmq.Frame(unfinished_body.body)], guarded
+
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
         self.sockets.peers_by_rank[self.sockets.directory.process.ranks[0]].mailbox.refuse(reason)
@@ -93,6 +124,7 @@ class Receiver:
         ranks = self.sockets.directory.processes[process].ranks
         for rank in ranks:
             self.sockets.segments.forget(rank)
+        self._unfinished = {edge: kept for edge, kept in self._unfinished.items() if edge[0] not in ranks}
         if self.listener is not None:
             self.listener.note_lost(ranks)
 
@@ -107,16 +139,7 @@ class Receiver:
 
     def _accept(self, head: bytes, body: wire.Body, guard: zmq.Frame | None) -> None:
         sockets, header = self.sockets, wire.Header.unpack(head)
-        # A process of an earlier run may still be alive on the same port.
-        if header.run_id != sockets.run_id:
-            raise wire.WireError("run id")
-        peers = sockets.peers_by_rank.get(header.receiver)
-        process = sockets.directory.home.get(header.sender)
-        if peers is None or process is None or process == sockets.directory.own:
-            raise wire.WireError("rank")
-        # The key proves the machine; all nodes of a machine trust each other.
-        if guard is not None and sender_of(guard) != sockets.directory.processes[process].machine:
-            raise wire.WireError("identity")
+        peers, process = self._ends_of(header, guard)
         if len(body) != (wire.REFERENCE.size if header.kind == wire.NOTICE else header.length):
             raise wire.WireError("body length")
         if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
@@ -147,6 +170,21 @@ class Receiver:
             peers.mailbox.acknowledged(header.sender, header.ack)
         if header.kind != wire.ACKNOWLEDGE:
             self._give(peers, process, header, body)
+
+    def _ends_of(self, header: wire.Header, guard: zmq.Frame | None) -> tuple[Peers, int]:
+        """The peers of the receiving node, and the process of the sender; raises WireError."""
+        directory = self.sockets.directory
+        # A process of an earlier run may still be alive on the same port.
+        if header.run_id != self.sockets.run_id:
+            raise wire.WireError("run id")
+        peers = self.sockets.peers_by_rank.get(header.receiver)
+        process = directory.home.get(header.sender)
+        if peers is None or process is None or process == directory.own:
+            raise wire.WireError("rank")
+        # The key proves the machine; all nodes of a machine trust each other.
+        if guard is not None and sender_of(guard) != directory.processes[process].machine:
+            raise wire.WireError("identity")
+        return peers, process
 
     def is_usual_hello(self, head: bytes) -> bool:
         """Whether a packed header is a HELLO of a process as it is known."""

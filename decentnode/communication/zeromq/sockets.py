@@ -21,6 +21,7 @@ from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import pipe_path
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.links import NEVER, LinkOwner, PeerLinks
+from decentnode.communication.zeromq.stripes import Connections, Striping
 from decentnode.communication.zmq_poll import Commands
 
 RANKS_PER_HELLO = 32
@@ -34,10 +35,11 @@ class Sockets:
     def __init__(
         self, directory: ProcessDirectory, context: "zmq.Context[zmq.Socket[bytes]]",
         endpoint_of: Callable[[int], str], link_owner: LinkOwner,
-        receive_from_sibling: Callable[[Peers, wire.Header], None],
+        receive_from_sibling: Callable[[Peers, wire.Header], None], connections: Connections, most_bytes: int,
     ) -> None:  # fmt: skip
         """`endpoint_of`: the address of a peer process; `receive_from_sibling`: processes a control message
-        between two nodes of this process.
+        between two nodes of this process; `connections`: of each link over TCP; `most_bytes`: the largest
+        payload.
         """
         self.directory = directory
         self.peers_by_rank = PeersByRank()
@@ -52,8 +54,9 @@ class Sockets:
         self.has_pipes = False
         """Whether processes of this machine exchange messages through pipes."""
         self.links = PeerLinks(
-            context, directory, endpoint_of, self._hello_messages, link_owner, pipe_of=self._pipe_of
-        )
+            context, directory, endpoint_of, self._hello_messages, link_owner, pipe_of=self._pipe_of,
+            striping=None if connections == 1 else Striping(connections, most_bytes, self.post),
+        )  # fmt: skip
         self.commands = Commands()
         self.next_proposal = NEVER
         """When lost peers are sent proposals to exchange again, on the clock of `time.monotonic`."""
