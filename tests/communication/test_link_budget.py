@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import resource
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,28 +145,28 @@ def test_what_was_sent_before_a_link_closed_arrives_behind_a_hello(made):
     assert seen[0] == hello[0], "HELLO is the first message of each link"
 
 
-def open_segments():
-    """Those of tests before this one are closed first."""
+def open_files(word):
+    """Those whose names begin with a word: others are of tests before this one, and close at any time."""
     gc.collect()
     links = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(path))
-    return sum(link.startswith("/memfd:") for link in links)
+            links.append(str(path.readlink()))
+    return sum(link.startswith(word) for link in links)
 
 
 def test_attached_segments_are_bounded_and_attached_again():
     segments = [Segment(rank, BufferSpec(4), NODES) for rank in range(NODES)]
     known = AttachedSegments()
     known.most = KEPT
-    before = open_segments()
+    before = open_files("/memfd:")
     for rank, segment in enumerate(segments):
         known.learn([segment.shared], [rank])
-    assert open_segments() - before == KEPT
+    assert open_files("/memfd:") - before == KEPT
     first = known.of(0)
     for rank in range(1, NODES):
         known.of(rank)
-    assert known.of(0) is not first and open_segments() - before <= KEPT + 1, (
+    assert known.of(0) is not first and open_files("/memfd:") - before <= KEPT + 1, (
         "a message may still be in the first"
     )
     segments[0].invalidate(3, 7)
@@ -198,13 +197,13 @@ def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path
         zmq.Context.instance(), places[0], str, lambda process, is_doorbell: [(process, hello, b"")], owner,
         lambda process, is_doorbell: pipe_path(places[0], process, is_doorbell),
     )  # fmt: skip
-    before = open_files()
+    before = open_files(str(tmp_path))
     for turn in range(2):
         for process in range(1, NODES):
             assert links.send([(process, notice, bytes(8))], opens=False) == []
             readers[process].receive()
             assert heard[process] == [Kind.HELLO, Kind.NOTICE] * (turn + 1)
-        assert open_files() - before == NODES - 1
+        assert open_files(str(tmp_path)) - before == NODES - 1
         links.close(lambda process: 0) if turn else [links.end(p, 0) for p in range(1, NODES)]
     for reader in readers:
         reader.close()
