@@ -83,7 +83,7 @@ def test_a_benchmark_tells_its_own_options_and_takes_sizes() -> None:
 
 def test_these_are_all_benchmarks() -> None:
     assert sorted(path.stem for path in (ROOT / "eval" / "benchmarks").glob("[!_]*.py")) == sorted(
-        (*SHORT, *LONG, "compression", "decentralizepy", "overlap")
+        (*SHORT, *LONG, "compression", "decentralizepy", "long_links", "overlap")
     )
 
 

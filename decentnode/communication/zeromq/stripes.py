@@ -8,12 +8,10 @@ Parallel TCP Sockets on a Lossy Wide-Area Network, 2002).
 Threads: a sender's state is guarded by the lock of the links, a receiver's is the socket thread's alone.
 """
 
-import fcntl
 import math
 import socket
 import struct
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -86,6 +84,10 @@ def round_trip_of(fd: int) -> float:
 
 def unacknowledged_of(fd: int) -> int:
     """How many bytes of a TCP connection the kernel of the other machine has not acknowledged."""
+    # Systems where no nodes run may lack them, and import this module all the same.
+    import fcntl
+    import termios
+
     with suppress(OSError):
         return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0
