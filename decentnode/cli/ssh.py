@@ -5,8 +5,8 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from decentnode.errors import BadInput, ExitCode
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 """Without a question: what ssh would ask for belongs into its own configuration."""
+POLL_INTERVAL = 0.1
 NO_CONNECTION = 255
 """The exit code of ssh where it has reached nobody."""
 # The first line is the job's secret, which no list of processes shows. Each later line asks to stop, as does
@@ -39,11 +40,11 @@ class RemoteMachine:
     def start(self) -> None:
         """Starts it; lines of another host are shown with its index."""
         if self.address is None:
-            # With this terminal: what it shows is the run's live view.
-            self.process = subprocess.Popen(self.command)
+            # It shows the live view on this terminal. Its signals come from here alone, as those of all.
+            self.process = subprocess.Popen(self.command, start_new_session=True)
             return
         remote = REMOTE.format(folder=shlex.quote(str(Path.cwd())), command=shlex.join(self.command))
-        # Of a session of its own, so that a Ctrl-C does not break the connection.
+        # A Ctrl-C must not break the connection.
         self.process = subprocess.Popen(
             [*SSH, self.address, f"sh -c {shlex.quote(remote)}"],
             stdin=subprocess.PIPE,
@@ -63,9 +64,7 @@ class RemoteMachine:
     def signal(self, number: signal.Signals) -> None:
         """Passes a signal on."""
         if self.address is None:
-            # A terminal sends its own to this process's whole group.
-            if number is not signal.SIGINT or not sys.stdin.isatty():
-                self.process.send_signal(number)
+            self.process.send_signal(number)
             return
         self._send("stop")
 
@@ -75,20 +74,22 @@ class RemoteMachine:
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
 
-    def wait(self) -> int:
-        """Waits for its end; returns the exit code."""
+    def close(self) -> int:
+        """Waits for its end and its last lines; returns the exit code."""
         code = self.process.wait()
         if self.address is not None:
             self._lines.join()
-            if code == NO_CONNECTION:
-                print(f"machine {self.index}: ssh {self.address} has not started it; its lines say why")
-        return code
+        if code == NO_CONNECTION:
+            print(f"machine {self.index}: ssh {self.address} has not run it; the lines above say why")
+            return int(ExitCode.FAILED)
+        return code if code >= 0 else 128 - code
 
 
 def run_over_ssh(commands: Sequence[tuple[str | None, Sequence[str]]]) -> int:
-    """Runs the commands of all machines to their ends, and returns the worst exit code.
+    """Runs the commands of all machines to their ends; returns the exit code of the first that ended badly.
 
-    `commands`: by machine its address, None for this host, and its words. Raises BadInput without ssh.
+    A host that ssh does not reach stops the others, which would wait for it. `commands`: by machine its
+    address, None for this host, and its words. Raises BadInput without ssh.
     """
     machines = [RemoteMachine(index, words, address) for index, (address, words) in enumerate(commands)]
     started: list[RemoteMachine] = []
@@ -100,12 +101,19 @@ def run_over_ssh(commands: Sequence[tuple[str | None, Sequence[str]]]) -> int:
     for signum in signals_that_stop():
         signal.signal(signum, pass_on)
     try:
-        # This host last: machine 0 may be it, and waits for the others in any case.
-        for machine in sorted(machines, key=lambda one: one.address is None):
+        for machine in machines:
             machine.start()
             started.append(machine)
     except FileNotFoundError as error:
         pass_on(signal.SIGTERM, None)
         raise BadInput(f"{error.filename}: is not installed here; --ssh needs it") from error
-    codes = [machine.wait() for machine in machines]
-    return next((code for code in codes if code), int(ExitCode.OK))
+    codes: dict[int, int] = {}
+    while len(codes) < len(machines):
+        time.sleep(POLL_INTERVAL)
+        for machine in machines:
+            if machine.index in codes or machine.process.poll() is None:
+                continue
+            codes[machine.index] = machine.close()
+            if machine.process.returncode == NO_CONNECTION:
+                pass_on(signal.SIGTERM, None)
+    return next((codes[index] for index in sorted(codes) if codes[index]), int(ExitCode.OK))

@@ -111,7 +111,13 @@ class Launcher:
             resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine, or_resume)
         )
         self._run_state = RunState(
-            experiment, machine, self.run_dir, resume_plan, job, self.threads, or_resume
+            experiment=experiment,
+            machine=machine,
+            run_dir=self.run_dir,
+            resume_plan=resume_plan,
+            job=job,
+            threads=self.threads,
+            or_resume=or_resume,
         )
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self.run_id = 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import os
 
 import pytest
 import zmq
@@ -40,6 +41,8 @@ def test_a_secret_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "secret"
     path.write_bytes(SECRET + b"\n")
     path.chmod(0o440)
+    monkeypatch.setenv(job_secret.VARIABLE, os.fsdecode(b"\xff" * 40))
+    assert read_secret(None) == b"\xff" * 40
     monkeypatch.setenv(job_secret.VARIABLE, SECRET.decode())
     assert read_secret(path) == read_secret(None) == SECRET
 

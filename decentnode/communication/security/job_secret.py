@@ -30,7 +30,7 @@ def read_secret(path: Path | None) -> bytes:
     """Returns the secret in a file, or in the environment; raises BadInput in one line."""
     where = VARIABLE if path is None else str(path)
     if path is None:
-        content = os.environ.get(VARIABLE, "").encode()
+        content = os.environb.get(VARIABLE.encode(), b"")
         if not content:
             raise BadInput(f"{VARIABLE}: is not set; set it to the same on all machines, such as $({MAKE})")
     else:

@@ -5,6 +5,7 @@ of it lives.
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +110,7 @@ class ResumePlan:
         `run_dir`: the directory of a machine that knows of all nodes. Raises BadInput for another run.
         """
         path = run_dir / "summary.json"
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - that of another machine may not be ours
             return None
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
         if (run_id := read_object(path).get("run_id")) != self._state["run_id"]:
@@ -238,7 +239,8 @@ def started_before(
     `settings`: with the directory of this machine. Raises BadInput as `ResumePlan`.
     """
     run_dir = Path(str(settings.run_dir))
-    if not (run_dir / "run.json").exists():
+    # Where it cannot be seen, nothing can be written either, and the error of a new directory says so.
+    if not os.path.exists(run_dir / "run.json"):  # noqa: PTH110 - it may be too long, or not ours
         return None
     return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings)
 
