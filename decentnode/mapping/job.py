@@ -224,11 +224,11 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
             "which do not fit; start every machine with the same --nproc-per-node"
         )
     host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
-    run, restarts = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
     # Without the restarts: each agent of torchrun counts its own.
     name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
-        "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine=machine,
+        "torchrun", f"{run}/{host}/{port}", (local_size,) * machines, machine=machine,
         # Torchrun's own word where nobody has named the run.
         series=run if run != "none" and _LABEL.fullmatch(run) else "",
         name=name, number=zlib.crc32(name.encode()), rendezvous=(host, port),

@@ -1,10 +1,10 @@
 """The store of a job at its rendezvous: through it machines learn each other's addresses, and a name."""
 
 import ipaddress
+import json
 import re
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -12,8 +12,6 @@ from decentnode.core.text import first_line
 from decentnode.errors import MappingError, StartError
 from decentnode.mapping import stores
 from decentnode.mapping.job import SchedulerJob
-
-NAME = "name"
 
 
 def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) -> tuple[list[str], str]:
@@ -23,37 +21,31 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
     something is missing after `seconds`, MappingError when two addresses are the same.
     """
     host, port = job.rendezvous
-    count = len(job.processes)
-    addresses = [] if known else [f"address/{machine}" for machine in range(count)]
     serves = job.hosts_store and job.machine == 0
     try:
         store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, serves))
-        for machine, address in ({} if known else _own_addresses(job)).items():
-            store.set(addresses[machine], address)
-        if job.machine == 0:
-            store.set(NAME, name)
-        store.wait([*addresses, NAME], timedelta(seconds=seconds))
-        learned = [store.get(key).decode("ascii", "replace") for key in addresses]
-        agreed = store.get(NAME).decode("ascii", "replace")
-        stores.part(store, count, serves, seconds=seconds)
-    except (RuntimeError, OSError, StartError) as error:
+        # Machine 0 says the name, and machine 1 the address of machine 0 beside its own.
+        said = [name] if job.machine == 0 else [] if known else _own_addresses(job)
+        count = len(job.processes)
+        whole, call = stores.gathered(store, job.machine, count, json.dumps(said), seconds)
+        (agreed,), *others = (json.loads(text) for text in whole)
+        learned = [*known] or [others[0][1], *(addresses[0] for addresses in others)]
+        stores.part(PrefixStore(call, store), count, serves, seconds=seconds)
+    except (RuntimeError, OSError, StartError, ValueError, LookupError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(
             f"{job.starter}: not all machines published their addresses {where}: {reason}"
         ) from error
     # The store authenticates nobody, so what it says must not lead to another folder.
-    if not re.fullmatch(r"\w[\w.-]{0,200}", agreed, re.ASCII):
+    if not re.fullmatch(r"\w[\w.-]{0,200}", str(agreed), re.ASCII):
         raise StartError(f"{job.starter}: machine 0 published no name of a directory but '{agreed[:40]}'")
     return [*known] or _checked(job, learned), agreed
 
 
-def _own_addresses(job: SchedulerJob) -> dict[int, str]:
-    """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
-    if job.machine == 0:
-        return {}
-    address, other = both_ends(*job.rendezvous)
-    return {job.machine: address} | ({0: other} if job.machine == 1 else {})
+def _own_addresses(job: SchedulerJob) -> list[str]:
+    """Returns this machine's address for the others, and machine 0's, which does not know which they use."""
+    return [*both_ends(*job.rendezvous)]
 
 
 def both_ends(host: str, port: int) -> tuple[str, str]:

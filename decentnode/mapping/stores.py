@@ -1,5 +1,7 @@
 """torch's stores: small servers of keys and values over TCP, through which processes find each other."""
 
+import json
+import secrets
 import socket
 import time
 from datetime import timedelta
@@ -69,6 +71,45 @@ def why_unreachable(address: str, port: int, seconds: float) -> str:
             why = f"there is no way to it from here: {error.strerror or error}"
         time.sleep(min(STORE_INTERVAL, max(0.0, limit - time.monotonic())))
     return why
+
+
+def gathered(store: Store, index: int, count: int, content: str, seconds: float) -> tuple[list[str], str]:
+    """Returns what each of `count` processes says, in order, and a name that this exchange alone has.
+
+    The store may have what processes said that have ended since, and engines count restarts for each machine
+    on its own. So the first process makes a new call, and counts the answers to that call alone; another one
+    takes a result that has its own answer. Raises RuntimeError after `seconds`.
+    """
+    limit, own = time.monotonic() + seconds, secrets.token_hex(8)
+
+    def wait(*keys: str) -> None:
+        store.wait([*keys], timedelta(seconds=max(0.001, limit - time.monotonic())))
+
+    def get(key: str) -> str:
+        return store.get(key).decode("utf-8", "replace")
+
+    if index == 0:
+        store.set("call", own)
+        answers = [f"answer/{own}/{other}" for other in range(1, count)]
+        wait(*answers)
+        store.set(f"result/{own}", json.dumps([[own, content], *(json.loads(get(key)) for key in answers)]))
+    wait("call")
+    while True:
+        call = get("call")
+        if index:
+            store.set(f"answer/{call}/{index}", json.dumps([own, content]))
+        # Another call may have taken its place meanwhile: the first process was started again.
+        while not store.check([f"result/{call}"]) and get("call") == call:
+            if time.monotonic() > limit:
+                raise RuntimeError(f"no result of {count} processes")
+            time.sleep(POLL_INTERVAL)
+        if store.check([f"result/{call}"]):
+            result = json.loads(get(f"result/{call}"))
+            if result[index][0] == own:
+                return [said for _, said in result], call
+        if time.monotonic() > limit:
+            raise RuntimeError(f"no result of {count} processes that has this one")
+        time.sleep(POLL_INTERVAL)
 
 
 def part(store: Store, readers: int, waits: bool, seconds: float) -> None:

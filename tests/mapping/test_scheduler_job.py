@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 
 import pytest
 
@@ -10,7 +11,7 @@ from decentnode.config import loader as config
 from decentnode.errors import ConfigError, MappingError, StartError
 from decentnode.launcher.cluster.scheduler import idle_notice, settle
 from decentnode.launcher.state.run_directory import machine_directory
-from decentnode.mapping import environment
+from decentnode.mapping import environment, stores
 from decentnode.mapping import job_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
@@ -26,6 +27,7 @@ from decentnode.mapping.job import (
 from decentnode.mapping.job_store import agree
 from tests.integration.running import QUICKSTART
 from tests.support.processes import free_ports
+from tests.support.rank_threads import in_threads
 
 TORCHRUN = {
     "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",
@@ -115,7 +117,8 @@ def test_a_process_of_torchrun():
     assert (job.size, job.hosts, job.rendezvous) == (4, (), ("host0", 29500))
     assert not job.hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
-    assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
+    # Each agent counts its own restarts.
+    assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity == job.identity
 
 
 def test_a_process_of_srun_knows_its_step():
@@ -361,7 +364,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None, known=(), name_o
 
 
 def test_all_machines_learn_the_same_addresses(monkeypatch):
-    published = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
+    published = {1: ["10.0.0.2", "10.0.0.1"], 2: ["fd00::3", "10.0.0.1"]}
     monkeypatch.setattr(addresses, "_own_addresses", lambda job: published[job.machine])
     assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
 
@@ -386,10 +389,29 @@ def test_machines_with_one_address_are_refused():
 
 @pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])
 def test_what_is_no_address_is_refused(monkeypatch, said):
-    monkeypatch.setattr(
-        addresses, "_own_addresses", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
-    )
+    monkeypatch.setattr(addresses, "_own_addresses", lambda job: [said, "10.0.0.1"])
     assert all("machine 1 published no address but" in str(error) for error in learn(2).values())
+
+
+def test_what_was_said_before_a_restart_does_not_count():
+    """A store of torchrun's agent stays, and machines are started again at different times."""
+    store = stores.serve("127.0.0.1", 0, 10.0, 8)
+    one = [stores.join("127.0.0.1", store.port, 10.0) for _ in range(3)]
+
+    def say(index, text):
+        return lambda: stores.gathered(one[index], index, 3, text, 10.0)[0]
+
+    def all_at_once(*says):
+        return in_threads(3, lambda index: says[index]())
+
+    assert all_at_once(say(0, "a"), say(1, "b"), say(2, "c")) == [["a", "b", "c"]] * 3
+    # The others come to the call and the result of before.
+    late = [lambda: (time.sleep(0.5), say(0, "d")())[1], say(1, "e"), say(2, "f")]
+    assert all_at_once(*late) == [["d", "e", "f"]] * 3
+    # The first process is killed after its call, to which one has answered.
+    with pytest.raises(RuntimeError):
+        in_threads(2, lambda index: stores.gathered(one[index], index, 3, "lost", 0.5))
+    assert all_at_once(say(0, "g"), say(1, "h"), say(2, "i")) == [["g", "h", "i"]] * 3
 
 
 def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
