@@ -112,6 +112,17 @@ def gathered(store: Store, index: int, count: int, content: str, seconds: float)
         time.sleep(POLL_INTERVAL)
 
 
+def absent(store: Store, count: int) -> list[int]:
+    """Returns the processes that have not answered the present call; the first one if there is no call."""
+    try:
+        if not store.check(["call"]):
+            return [0]
+        call = store.get("call").decode()
+        return [other for other in range(1, count) if not store.check([f"answer/{call}/{other}"])]
+    except RuntimeError:
+        return [0]
+
+
 def part(store: Store, readers: int, waits: bool, seconds: float) -> None:
     """Counts those that have read; the process with the store `waits` for all of them, and exits last."""
     limit = time.monotonic() + seconds

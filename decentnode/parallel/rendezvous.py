@@ -144,7 +144,7 @@ class RankStoreRendezvous(RankRendezvous):
     store: Any
     master: tuple[str, int] = ("127.0.0.1", 0)
     """Address and port of the store; the route to it shows which address of this machine others can reach."""
-    prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
+    prefix: str = field(default_factory=lambda: f"decentnode/{next(_made)}")
 
     @classmethod
     def from_environment(cls, timeout: float) -> "RankStoreRendezvous":
@@ -179,10 +179,11 @@ class RankStoreRendezvous(RankRendezvous):
         record = RankRecord(means, machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
             communication = InProcess()
-        store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        records = (
-            [record] if store is None else self._exchange_notes(store, record, communication, timeout=timeout)
-        )
+        records, store = [record], None
+        if self.store is not None:
+            records, store = self._exchange_notes(
+                PrefixStore(self.prefix, self.store), record, communication, timeout=timeout
+            )
         with ExitStack() as left:
             directory = self._directory(store, records, timeout, left=left)
             most = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize + buffer_spec.payload_bytes
@@ -205,22 +206,25 @@ class RankStoreRendezvous(RankRendezvous):
 
     def _exchange_notes(
         self, store: Any, own_record: RankRecord, communication: Communication, timeout: float
-    ) -> list[RankRecord]:
-        """The records of all ranks, which agree; raises StartError, and BadInput on all of them."""
+    ) -> tuple[list[RankRecord], Any]:
+        """The records of all ranks, which agree, and the part of the store that belongs to this start alone.
+
+        Raises StartError, and BadInput on all ranks.
+        """
         store.set_timeout(timedelta(seconds=timeout))
-        store.set(f"note/{self.rank}", json.dumps(asdict(own_record)))
-        keys = [f"note/{rank}" for rank in range(self.size)]
         missing: list[int] = []
         try:
-            store.wait(keys, timedelta(seconds=timeout))
-            records = [RankRecord(**json.loads(store.get(key))) for key in keys]
+            own = json.dumps(asdict(own_record))
+            whole, call = stores.gathered(store, self.rank, self.size, own, timeout)
+            store = PrefixStore(call, store)
+            records = [RankRecord(**json.loads(text)) for text in whole]
             compare({rank: record.terms for rank, record in enumerate(records)}, self.rank)
             if communication.plan.one_process:  # raised here: the store stays until all ranks can raise it
                 defect = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
                 raise BadInput(f"communication: {own_record.terms['communication']} {defect}")
-            return records
+            return records, store
         except RuntimeError as error:
-            missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
+            missing = stores.absent(store, self.size)
             raise StartError(
                 f"rank {self.rank}: ranks {missing} of {self.size} did not arrive within {timeout:.0f} s"
             ) from error
@@ -328,17 +332,6 @@ def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return default_store, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
-
-
-def _is_there(store: Any, key: str) -> bool:
-    try:
-        return bool(store.check([key]))
-    except RuntimeError:
-        return False
-
-
-def _restarts() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _number(name: str) -> int:
