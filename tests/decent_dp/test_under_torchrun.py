@@ -44,7 +44,8 @@ model.eval()
 with torch.no_grad():
     model(x)
 assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-print(f"rank {rank} of {world_size} has trained")
+# One write: both ranks have the same pipe, and torchrun starts Python without buffers.
+print(f"rank {rank} of {world_size} has trained\\n", end="")
 """
 
 
