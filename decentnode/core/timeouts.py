@@ -252,9 +252,9 @@ class Timeouts:
     announced_round: ClassVar[float] = 0.05
     """Pause at a stop, in which nodes announce a round or see that they must wait."""
     announcements: ClassVar[float] = 3.0
-    """Machine 0's wait at a stop for the rounds of the others."""
-    decision: ClassVar[float] = announcements + 2.0
-    """The others' wait at a stop for the last round."""
+    """The coordinator's wait at a stop for the rounds of the others."""
+    decision: ClassVar[float] = machine_silent + announcements + 2.0
+    """The others' wait at a stop for the last round, which another coordinator may have to name."""
 
     @staticmethod
     def machine_left(late: float = 0.0) -> float:

@@ -131,9 +131,9 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 def test_nobody_reports_for_another_machine():
     with guarded(3) as launchers:
         host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
-        liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
+        liar = launchers.channel(1)
         for note in (join_of(2), RelayedReports(2, []), RelayedReports(0, [])):
-            liar.send(msgspec.msgpack.encode(note))
+            liar.send(msgspec.msgpack.encode(note), 0)
         for future in (host, first):
             with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
                 future.result(15.0)

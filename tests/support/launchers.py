@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from msgspec.structs import replace
 
 from decentnode.config.settings import FailureSettings
+from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import Join
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
@@ -32,7 +33,6 @@ class LauncherThreads:
     def __init__(self, count, start="all", grace=0.0, allow_different_code=False, nodes=2, keys=()):
         self.mapping, self.keys = mapping_of(count, nodes), keys
         self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
-        self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
         self.rendezvous_of: dict[int, Rendezvous] = {}
         self._pool = ThreadPoolExecutor(count)
 
@@ -46,7 +46,8 @@ class LauncherThreads:
         """
         guard = keys or (self.keys[machine] if self.keys else None)
         rendezvous = Rendezvous(self.mapping, machine, join_of(machine, **changes), guard, self.failures)
-        rendezvous._endpoint = endpoint or rendezvous._endpoint
+        if endpoint is not None:
+            rendezvous.endpoint = lambda other: endpoint
         self.rendezvous_of[machine] = rendezvous
         return self._pool.submit(rendezvous.meet, handshakes or {}, deadline, is_stopped)
 
@@ -56,6 +57,12 @@ class LauncherThreads:
         for future in [self.start(machine) for machine in machines]:
             future.result(10.0)
         return [self.rendezvous_of[machine] for machine in machines]
+
+    def channel(self, machine, keys=None):
+        """Returns the sockets of a launcher of a machine that no rendezvous has."""
+        bound = tcp_endpoint(self.mapping.address(machine), free_ports(1))
+        endpoint = Rendezvous(self.mapping, machine, join_of(machine)).endpoint
+        return LauncherChannel(endpoint, bound, machine, keys or (self.keys[machine] if self.keys else None))
 
     def wait_for(self, machine):
         """Waits until machine 0 knows that this one has come."""

@@ -1,12 +1,13 @@
 """The rendezvous of all machines before the start, and the messages between launchers after it.
 
-Before the start, machine 0 is the meeting point. Afterwards the training does not need it: nodes exchange
-with their neighbors alone, and messages between launchers only serve the view and the summary.
+Before the start, machine 0 is the meeting point, unless it finds that the run is in progress: then it joins
+late, as another machine does. Afterwards all launchers send to all, and no machine is needed by the others.
 """
 
+import struct
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -37,13 +38,18 @@ MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
+MOST_EARLY = 256
+"""Messages of a run that is in progress which are kept until this machine has its start."""
+ASKED_OF = 8
+"""One of so many other machines is asked at a time whether the run is in progress."""
+_START = struct.Struct("!QI")
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
 
 
 class Rendezvous:
-    """The links between the launchers, through machine 0."""
+    """The links between the launchers."""
 
     def __init__(
         self, mapping: Mapping, machine: int, join: Join, credentials: Credentials | None = None,
@@ -58,19 +64,25 @@ class Rendezvous:
         self._join = join
         self._joins: dict[int, Join] = {}
         """What the machines that are here have said; those of others only machine 0 has."""
-        self._routes: dict[int, bytes] = {}
+        self._launchers: dict[int, bytes] = {}
+        """By machine the launcher that was heard last."""
+        self._started: dict[int, bytes] = {}
+        """By machine the launcher that takes part in the run."""
         self._failures = failures or FailureSettings()
         self._start: Start | None = None
-        self._started: dict[int, bytes] = {}
-        """By machine the route of the launcher that received the start."""
+        self._early: deque[Arrival] = deque(maxlen=MOST_EARLY)
+        """Messages of a run in progress, from before this machine had its start."""
+        self._next_join, self._turn = 0.0, 0
         self._credentials = credentials
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
         """Refused connections and messages, by reason."""
         self.news: list[str] = []
         """Lines about machines that differ and may."""
-        host = mapping.address(0) if machine else mapping.machines[0].bound
-        self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
+
+    def endpoint(self, machine: int) -> str:
+        """Returns where a machine receives."""
+        return tcp_endpoint(self._mapping.address(machine), self._mapping.rendezvous_port)
 
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """Agrees with all machines on the start; raises StartError that names missing or different ones.
@@ -82,19 +94,25 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
-        self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
+        bound = tcp_endpoint(self._mapping.machines[self.machine].bound, self._mapping.rendezvous_port)
+        self._channel = LauncherChannel(self.endpoint, bound, self.machine, self._credentials)
         self.refused = self._channel.refused
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
-        return meet(deadline, is_stopped)
+        self._start = meet(deadline, is_stopped)
+        # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
+        self._started = {} if self._start.late else dict(self._launchers)
+        self._channel.start = _START.pack(self._start.run_id, self._start.incarnation)
+        return self._start
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + deadline
         enough_since: float | None = None
+        refusal = ""
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
-                self.send(Refuse("the run was stopped on machine 0"))
+                self._tell(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over.
@@ -105,21 +123,36 @@ class Rendezvous:
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
-                reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
-                self._refuse(Refuse(reason))
+                waited = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}"
+                self._refuse(Refuse(f"{waited}{refused}{refusal}"))
+            # The run may be in progress without this machine, which was started again.
+            self._ask(now, self.machines[1:])
             for message in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(message, Join):
-                    if refusal := self._difference(message):
-                        self._refuse(refusal)
-                    self._joins[message.machine] = message
-                    self.send(Wait(sorted(self._missing())), message.machine)
+                match message:
+                    case Join():
+                        if differs := self._difference(message):
+                            self._refuse(differs)
+                        self._joins[message.machine] = message
+                        self._tell(Wait(sorted(self._missing())), message.machine)
+                    case Start():
+                        return self._accepted(message)
+                    case Refuse():
+                        refusal = f"; a machine with a run in progress says: {message.reason}"
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
-        # From here on a Join on a route in `_started` is a late repetition, not a newcomer.
-        self._start, self._started = start, dict(self._routes)
-        self.send(start)
+        self._tell(start)
         return start
+
+    def _ask(self, now: float, machines: Sequence[int]) -> None:
+        """Sends the Join of this machine to machine 0, and to some of these, in turn."""
+        if now < self._next_join:
+            return
+        self._next_join = now + JOIN_INTERVAL
+        self._turn += 1
+        others = [m for m in machines if m not in (0, self.machine)][self._turn % ASKED_OF :: ASKED_OF]
+        for machine in [0, *others] if self.machine else others:
+            self.send(self._joins[self.machine], machine)
 
     def _suffices(self, missing: Collection[int]) -> bool:
         """Whether the nodes of the other machines are enough (key failures.start)."""
@@ -134,70 +167,71 @@ class Rendezvous:
         timeout = Timeouts.machine_left(self._checked - before)
         for machine in [m for m in self._joins if m and self._checked - self.last_received[m] > timeout]:
             del self._joins[machine]
-            self._routes.pop(machine, None)
+            self._launchers.pop(machine, None)
         return set(self.machines) - self._joins.keys()
 
     def is_newcomer(self, machine: int) -> bool:
-        """Whether a machine's launcher is not the one that received the start."""
-        return self._started.get(machine) != self._routes.get(machine)
+        """Whether the launcher of a machine that was heard last does not take part in the run."""
+        return self._started.get(machine) != self._launchers.get(machine)
 
-    def admit(self, join: Join, late: int, absent: list[int], objection: str, seconds: float = 0.0) -> bool:
+    def admit(self, join: Join, start: Start, objection: str = "", waits: bool = False) -> None:
         """Sends the start to a late machine, or refuses it alone so that it may try again.
 
-        `seconds`: since the start of the run.
+        `start`: what it has to know of the present state of the run; `waits`: it waits instead of a refusal.
         """
-        assert self._start is not None, "only machine 0 is asked, after the start"
+        assert self._start is not None, "only a machine of the run is asked"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
         run_id = self._join.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
-            self.send(refusal, join.machine)
-            # Its route is free again, so a corrected launcher can join at once.
-            del self._routes[join.machine]
-            return False
-        self._started[join.machine] = self._routes[join.machine]
-        self._joins[join.machine] = join
-        start = msgspec.structs.replace(
-            # A late machine receives no handshakes: its nodes rejoin without them.
-            self._start, handshakes={}, signatures={}, absent=absent, late=late, seconds=seconds
-        )  # fmt: skip
-        self.send(start, join.machine)
-        return True
+            self._tell(Wait([self.machine]) if waits else refusal, join.machine)
+            return
+        # A late machine receives no handshakes: its nodes rejoin without them.
+        of_run = {name: getattr(self._start, name) for name in ("run_id", "incarnation", "round", "starts")}
+        self._tell(msgspec.structs.replace(start, **of_run), join.machine)
 
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit, next_join = clock.now() + deadline, 0.0
+        limit, answered = clock.now() + deadline, 0.0
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
-            # Repeated, because machine 0 may start later, and counts silent machines as missing.
-            if now >= next_join:
-                self.send(self._joins[self.machine])
-                next_join = now + JOIN_INTERVAL
+            # Repeated, because machine 0 may start later, and counts silent machines as missing. Where it
+            # does not answer, the run may be in progress without it.
+            self._ask(now, () if now - answered < 2 * JOIN_INTERVAL else self.machines)
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
-                        # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
-                        if wrong := self._objection(message):
-                            raise StartError(wrong)
-                        return message
+                        return self._accepted(message)
                     case Refuse():
-                        raise message.error("machine 0: ")
+                        raise message.error(f"machine {message.machine}: ")
                     case Wait():
-                        absent = set(message.missing)
+                        absent, answered = set(message.missing), now
             if self._channel is not None and self._channel.is_refused:
                 raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
-        where = f" at {self._endpoint}" if absent == {0} else ""
+        where = f" at {self.endpoint(0)}" if absent == {0} else ""
         raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
 
-    def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
-        if self._channel is None:
-            return 0
+    def _accepted(self, start: Start) -> Start:
+        """Returns a start that this machine accepts: signatures and quorum are checked here, too."""
+        if wrong := self._objection(start):
+            raise StartError(wrong)
+        return start
+
+    def _tell(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
+        """Answers the Join of a machine, or of all, on the connection by which it came."""
+        if isinstance(message, Refuse):
+            message = msgspec.structs.replace(message, machine=self.machine)
         content = msgspec.msgpack.encode(message)
-        routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
-        return len(content) * sum(self._channel.send(content, route) for route in routes)
+        for machine, launcher in self._launchers.items():
+            if self._channel is not None and to in (None, machine):
+                self._channel.answer(content, launcher)
+
+    def send(self, message: LauncherMessage, to: int) -> int:
+        """Sends to a machine; returns the bytes, 0 if it was dropped. Never waits."""
+        content = msgspec.msgpack.encode(message)
+        return len(content) if self._channel is not None and self._channel.send(content, to) else 0
 
     @property
     def descriptors(self) -> list[int]:
@@ -207,14 +241,21 @@ class Rendezvous:
     @property
     def has_messages(self) -> bool:
         """Whether `receive` would return a message."""
-        return self._channel is not None and self._channel.has_messages
+        return self._channel is not None and (self._has_early or self._channel.has_messages)
+
+    @property
+    def _has_early(self) -> bool:
+        return bool(self._early) and self._start is not None
 
     def receive(self, timeout: float = 0.0) -> list[LauncherMessage]:
         """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
         messages: list[LauncherMessage] = []
         channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
-        if channel is None or not channel.wait(timeout):
+        if channel is None or not (channel.wait(0.0 if self._has_early else timeout) or self._has_early):
             return messages
+        while self._has_early:
+            if (message := self._read(channel, self._early.popleft())) is not None:
+                messages.append(message)
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := channel.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
@@ -223,44 +264,56 @@ class Rendezvous:
         return messages
 
     def _read(self, channel: LauncherChannel, arrival: Arrival) -> LauncherMessage | None:
-        """Returns the decoded message; None if it is refused."""
+        """Returns the decoded message; None if it is refused, or kept."""
+        machine = arrival.machine
+        if machine not in self.last_received or machine == self.machine:
+            return None
+        if arrival.start and not channel.start:
+            self._early.append(arrival)
+            return None
         try:
             message: LauncherMessage = DECODER.decode(arrival.content)
         except UNDECODABLE:
             channel.refused["note"] += 1
             return None
-        machine = getattr(message, "machine", 0)
-        # The key decides: a machine cannot write in another one's name.
-        if arrival.machine not in (None, machine):
+        if getattr(message, "machine", machine) != machine:
             channel.refused["identity"] += 1
             return None
-        if isinstance(message, Join) and arrival.route and message.job != self._join.job:
-            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, message))
-            refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
-            channel.send(msgspec.msgpack.encode(refusal), arrival.route)
-            channel.refused["another job"] += 1
+        is_answer = isinstance(message, Wait | Start | Refuse)
+        # Only machine 0 begins a run; another one lets machines join the run in progress.
+        if isinstance(message, Start) and machine and not message.late:
+            channel.refused["identity"] += 1
             return None
-        known = machine in self.last_received and machine != self.machine
-        is_here = machine in self._joins and machine != 0
-        if self.machine == 0 and not is_here and not isinstance(message, Join):
-            channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
+        if isinstance(message, Join):
+            if not arrival.launcher or not self._is_of_this_run(channel, message, arrival.launcher):
+                return None
+        elif is_answer == bool(arrival.launcher) or (not is_answer and arrival.start != channel.start):
+            channel.refused["another start"] += 1  # a launcher of an earlier start of this run
             return None
-        if not known or not self._keeps_route(channel, machine, arrival.route):
-            return None
+        elif not is_answer:
+            self._launchers[machine] = self._started[machine] = arrival.launcher
         # Only accepted messages count: a second launcher must not keep a dead one alive.
-        self.last_received[machine] = time.monotonic()
+        if not (self._start and isinstance(message, Join)):
+            self.last_received[machine] = time.monotonic()
         return message
 
-    def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
-        """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
-        if not route:
-            return True
-        known = self._routes.setdefault(machine, route)
-        if known != route and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
+    def _is_of_this_run(self, channel: LauncherChannel, join: Join, launcher: bytes) -> bool:
+        """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""
+        machine, reason = join.machine, ""
+        if join.job != self._join.job:
+            here, there = (of.job or "no job of torchrun or Slurm" for of in (self._join, join))
+            reason = f"machine {machine} is of another job: {there}; this port has one of {here}"
+            channel.refused["another job"] += 1
+        known = self._launchers.get(machine, launcher)
+        if known != launcher and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
-            channel.send(msgspec.msgpack.encode(Refuse(reason)), route)
+        if reason:
+            channel.answer(msgspec.msgpack.encode(Refuse(reason, machine=self.machine)), launcher)
             return False
-        self._routes[machine] = route
+        if known != launcher:
+            # What waits for the old launcher is not for this one.
+            channel.renew(machine)
+        self._launchers[machine] = launcher
         return True
 
     def close(self) -> None:
@@ -270,10 +323,10 @@ class Rendezvous:
             self._channel = None
 
     def _difference(self, join: Join) -> Refuse | None:
-        """Returns the first difference to machine 0 that refuses a machine, causes before consequences."""
-        name, own_join = self._name({join.machine}), self._join
+        """Returns the first difference to this machine that refuses another, causes before consequences."""
+        name, own_join, own = self._name({join.machine}), self._join, f"machine {self.machine}"
         if own_join.version != join.version:
-            return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own_join.version}")
+            return Refuse(f"{name} has another version: {join.version[:12]}; {own}: {own_join.version}")
         if code := self._other_code(join):
             if not self._failures.allow_different_code:
                 return Refuse(f"{name} has {code}; {SAME_CODE}", is_bad_input=True)
@@ -284,21 +337,21 @@ class Rendezvous:
             # A machine that has nothing of the run takes that of the others.
             is_new = field == "run_id" and own_join.or_resume and join.or_resume and not (here and there)
             if here != there and not is_new:
-                keys = _other_values(own_join.settings, join.settings) if field == "digest" else ""
-                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                keys = _other_values(own_join.settings, join.settings, own) if field == "digest" else ""
+                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; {own}: {here[:12] or 'none'}"
                 return Refuse(f"{name} has {differs}{keys}")
         return None
 
     def _other_code(self, join: Join) -> str:
         """Returns how a machine's code differs from that of this one, as text; empty if it does not."""
-        here = self._join
+        here, own = self._join, f"machine {self.machine}"
         if here.torch != join.torch:
-            return f"another version of torch: {printable(join.torch[:40])}; machine 0: {here.torch}"
+            return f"another version of torch: {printable(join.torch[:40])}; {own}: {here.torch}"
         if here.files != join.files:
             length = HASH_LETTERS
-            hashes = f"hash {printable(join.package[:length])}; machine 0: {here.package[:length]}"
-            return f"other code than machine 0: {difference(here.files, join.files)} ({hashes})"
-        return f"other code than machine 0: {files}" if (files := difference(here.code, join.code)) else ""
+            hashes = f"hash {printable(join.package[:length])}; {own}: {here.package[:length]}"
+            return f"other code than {own}: {difference(here.files, join.files)} ({hashes})"
+        return f"other code than {own}: {files}" if (files := difference(here.code, join.code)) else ""
 
     def _objection(self, start: Start) -> str:
         """Returns why this machine does not accept the start; an empty text if it does."""
@@ -336,24 +389,24 @@ class Rendezvous:
     def _refuse(self, refusal: Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
         limit = time.monotonic() + Timeouts.refusal
-        self.send(refusal)
+        self._tell(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
-        while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
+        while len(self._launchers) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(message, Join):
-                    self.send(refusal, message.machine)
+                    self._tell(refusal, message.machine)
         raise refusal.error()
 
     def _name(self, machines: Iterable[int]) -> str:
         return "; ".join(map(self._mapping.describe, sorted(machines)))
 
 
-def _other_values(here: dict[str, str], there: dict[str, str]) -> str:
+def _other_values(here: dict[str, str], there: dict[str, str], own: str) -> str:
     """Returns a line for each setting with different values on two machines, with both of them."""
     keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
     lines = [
         f"\n  {printable(key[:100])}: {printable(there.get(key, 'none')[:MOST_VALUE])}; "
-        f"machine 0: {here.get(key, 'none')}"
+        f"{own}: {here.get(key, 'none')}"
         for key in keys[:MOST_KEYS]
     ]
     more = f"\n  and {counted(len(keys) - MOST_KEYS, 'more setting')}" if len(keys) > MOST_KEYS else ""

@@ -40,7 +40,7 @@ class CheckpointRetention:
         dispatcher.register(Rejoined, lambda report: self.undo(report.rank, report.round))
 
     def receive(self, message: CheckpointsCommitted) -> None:
-        """Deletes what machine 0 says is needed no more."""
+        """Deletes what the coordinator says is needed no more."""
         self.settle(message.round, message.kept, message.whole)
 
     def _note_problem(self, report: NotCheckpointed) -> None:
@@ -102,7 +102,7 @@ class CheckpointRetention:
         A rank without a checkpoint of `kept` was lost or disconnected, and keeps only that one. If the newest
         common round is damaged, all ranks have an earlier one. Checkpoints of round `whole` stay.
         """
-        # Both rounds only increase; a delayed message of machine 0 changes nothing.
+        # Both rounds only increase; a delayed message changes nothing.
         if round <= self.settled:
             return False
         self.settled, self.kept, self.whole = round, kept, whole

@@ -39,8 +39,7 @@ class RunState:
         self.lock = resume_plan.lock if resume_plan else RunLock(run_dir)
         self.identity = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        # Only machine 0 receives the checkpoint reports of all ranks.
-        self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
+        self.retention = CheckpointRetention(run_dir / FOLDER, ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
         self._machine, self._job, self._or_resume = machine, job, or_resume
@@ -105,10 +104,9 @@ class RunState:
     @property
     def saved_by_all(self) -> int | None:
         """The newest round that all nodes were saved after, if known here; None: none."""
-        if not self._machine:
-            return self.retention.newest_round
         known = max(self.retention.kept, self.identity.round)
-        return known if known != FROM_THE_START else None
+        # A machine that came late does not know of all checkpoints.
+        return self.retention.newest_round or (known if known != FROM_THE_START else None)
 
     @property
     def kept_bytes(self) -> int:
@@ -116,15 +114,13 @@ class RunState:
         folders = (self._run_dir / FOLDER / f"{rank:05d}" for rank in self._local)
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.*"))
 
-    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[LauncherMessage], object]) -> str:
+    def tend(self, lost: Iterable[int], coordinates: bool, send: Callable[[LauncherMessage], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.
 
-        Machine 0 decides; without it each machine does for its own nodes.
+        The coordinator decides for all.
         """
-        # Machine 0 knows the checkpoints of all ranks; another machine judges by its own alone.
-        is_news = (not self._machine or is_alone) and self.retention.tend(lost)
-        if is_news and self._machine == 0:
-            retention = self.retention
-            send(CheckpointsCommitted(retention.settled, retention.kept, retention.whole))
+        retention = self.retention
+        if coordinates and retention.tend(lost):
+            send(CheckpointsCommitted(retention.settled, retention.kept, retention.whole, self._machine))
         problem, self.retention.problem = self.retention.problem, ""
         return problem if problem and self._limiter.allows() else ""

@@ -40,9 +40,9 @@ def exit_code(
 ) -> ExitCode:
     """Returns the exit code of a launcher; `stop_signal`: the signal that stopped the run.
 
-    A signal after all known nodes have finished, while processes exit, has no effect.
+    A signal after all nodes have finished, while processes exit, has no effect.
     """
-    if stop_signal is not None and any(membership.members[r].finished is None for r in membership.known):
+    if stop_signal is not None and any(member.finished is None for member in membership.members.values()):
         return STOPPED_BY[stop_signal]
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
@@ -82,8 +82,6 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
         return f"{some}, {summary['stopped_nodes']} rejoined too late to take part"
     if code is ExitCode.NODES_LOST:
         return some if summary["not_finite"] else f"{some}; some links were lost"
-    if finished < nodes:
-        return f"{some}, those of this machine"
     target = summary.get("target")
     if target and target["last_round"] + 1 < summary["rounds"]:
         rounds = f"{target['last_round'] + 1} of {counted(summary['rounds'], 'round')}"

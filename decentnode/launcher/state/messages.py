@@ -1,4 +1,4 @@
-"""Messages between the launchers of different machines, by way of machine 0."""
+"""Messages between the launchers of different machines."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,6 +8,7 @@ import msgspec
 from decentnode.communication.launcher_link.handshakes import Handshake
 from decentnode.communication.launcher_link.reports import Report
 from decentnode.errors import BadInput, StartError
+from decentnode.formats.reader import EvaluationRow
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
@@ -52,13 +53,13 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Machine 0 has the Join, and waits for these machines."""
+    """The Join is here; the start waits for these machines, or for the end of the run in progress."""
 
     missing: list[int]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """All machines are here."""
+    """All machines are here, or a machine may join the run in progress."""
 
     run_id: int
     handshakes: dict[int, Handshake] = {}
@@ -73,6 +74,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Machines that are not here."""
     late: int = 0
     """The number of this machine's late joins; 0: it is here from the start."""
+    arrivals: dict[int, int] = {}
+    """How often each machine has joined after the start, in the order in which they came last."""
     starts: list[Round] = []
     """The rounds after which the run was started, this one included."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
@@ -85,11 +88,30 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     reason: str
     is_bad_input: bool = False
     """Whether the user must correct a file first."""
+    machine: int = 0
+    """Which machine refuses."""
 
     def error(self, teller: str = "") -> BadInput | StartError:
         """Returns the error that ends the command of the refused machine."""
         kind = BadInput if self.is_bad_input else StartError
         return kind(f"{teller}{self.reason}")
+
+
+class Arrived(msgspec.Struct, frozen=True, tag="arrived-late"):
+    """A machine has received its start late, and its nodes begin as restarted ones."""
+
+    machine: int
+    late: int
+    """The number of its late joins."""
+
+
+class Rows(msgspec.Struct, frozen=True, tag="rows"):
+    """Evaluations of all nodes, as the coordinator has written them."""
+
+    machine: int
+    rows: list[EvaluationRow]
+    is_last: bool = False
+    """Whether no row follows: the run has ended."""
 
 
 class RelayedReports(msgspec.Struct, frozen=True, tag="relay"):
@@ -112,12 +134,12 @@ class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
 
 
 class VectorPiece(msgspec.Struct, frozen=True, tag="piece"):
-    """A piece of a vector after `round`: of the mean if machine 0 sends it, otherwise of a machine's sum."""
+    """A piece of a vector after `round`: of a machine's sum, or of the mean."""
 
     machine: int
     round: Round
     count: int
-    """How many vectors the sum has."""
+    """How many vectors the sum has; 0 for the mean."""
     start: int
     """The place of its first byte in the vector."""
     content: bytes
@@ -170,6 +192,7 @@ class Pause(msgspec.Struct, frozen=True, tag="pause"):
     """All nodes end after this round; None: it is not known yet."""
     reached: Round | None = None
     """The round whose evaluation has reached the target: nodes that end have finished, and `signal` is 0."""
+    machine: int = 0
 
 
 class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
@@ -180,11 +203,12 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
     """The second newest round that all of them have; checkpoints from there on stay."""
     whole: Round = -1
     """The newest round that all ranks have, lost ones included; its checkpoints stay, too."""
+    machine: int = 0
 
 
 LauncherMessage = (
-    Join | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
-    | VectorAck | StopRequest | Pause | CheckpointsCommitted
+    Join | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum | PartialDistance
+    | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
 ClusterMessage = LauncherMessage | MeanVector
