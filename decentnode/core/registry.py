@@ -334,7 +334,7 @@ def _is_copy(file: Path, other_file: Path) -> bool:
 
 
 GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph", endings=("topology",))
-MAPPINGS = Registry("mapping", "decentnode.mapping.environment", "decentnode.mapping.base:Mapping")
+MAPPINGS = Registry("mapping", "decentnode.mapping.open", "decentnode.mapping.base:Mapping")
 MIXINGS = Registry("weights", "decentnode.graph.mixing", "decentnode.graph.mixing:Mixing")
 SHARINGS = Registry(
     "sharing",

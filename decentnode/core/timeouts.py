@@ -239,6 +239,10 @@ class Timeouts:
     """A launcher without a message until no checkpoints are kept for it."""
     machine_twin: ClassVar[float] = 3.0
     """A launcher without a message until another one may take its place."""
+    launcher_probe: ClassVar[float] = 1.0
+    """A connection to a launcher that may run, from a machine that returns."""
+    place: ClassVar[float] = 60.0
+    """A machine that was given a place in a run, until another one may have it."""
     refusal: ClassVar[float] = 5.0
     """Repetition of a refused start, for machines that join meanwhile."""
     store_farewell: ClassVar[float] = 5.0

@@ -37,6 +37,7 @@ from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.cluster.base import Cluster, OneMachine
 from decentnode.launcher.cluster.graceful_stop import GracefulStop
+from decentnode.launcher.cluster.place import save_addresses
 from decentnode.launcher.cluster.several_machines import SeveralMachines
 from decentnode.launcher.extension import RunExtension, UserFunctions
 from decentnode.launcher.monitoring.incidents import Incidents
@@ -174,7 +175,7 @@ class Launcher:
                 failures=settings.failures,
                 rounds=settings.rounds,
                 vector_bytes=8 * experiment.layout.shared.numel,
-                run_seconds=lambda: self._run_state.identity.seconds,
+                identity=self._run_state.identity,
                 is_stopping=self._is_ending,
                 why_not_taken_back=reason,
             )
@@ -385,6 +386,7 @@ class Launcher:
         if self._is_stopping():
             return
         self._run_state.begin(start)
+        save_addresses(self.run_dir, self._cluster.addresses)
         self.evaluations.read()
         for extension in self._extensions:
             extension.begin()
@@ -565,6 +567,7 @@ class Launcher:
 
     def _send_rows(self, arrived: Arrived) -> None:
         """Sends a machine that has come late the rows that it may have missed."""
+        save_addresses(self.run_dir, self._cluster.addresses)
         if self._cluster.coordinates:
             rows = [*self.evaluations.rows.values()]
             some = max(1, ROWS_TOGETHER // len(self.membership.members))

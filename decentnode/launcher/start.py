@@ -17,7 +17,7 @@ from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
+from decentnode.launcher.cluster.scheduler import idle_notice, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
@@ -43,8 +43,7 @@ def run_here(
     # Nodes are forked from this process, so it computes on one thread.
     imported = plugin_threads()
     with with_locations(config, overrides):
-        job = job_of(settings)
-        settings = settle(settings, or_resume)
+        settings, job = settle(settings, or_resume)
         machine = this_machine(settings)
         if or_resume:
             resume_plan = started_before(settings, overrides)
@@ -68,7 +67,7 @@ def run_here(
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
         threads = plugin_threads() or imported
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "",
+            experiment, machine, screen(sys.stdout), resume_plan, job=job,
             threads=threads, or_resume=or_resume,
         )  # fmt: skip
     return launcher.run(), launcher.run_dir

@@ -6,6 +6,7 @@ has a translator here of a few lines. `DECENTNODE_JOB` names a job in place of t
 
 import os
 import re
+import socket
 import subprocess
 import zlib
 from collections.abc import Mapping
@@ -176,14 +177,14 @@ def _of_place(environ: Environ) -> SchedulerJob:
         raise MappingError(
             f"{PLACE[1]}={machines}, but {RENDEZVOUS} is not set; set it to host:port of machine 0"
         )
-    rendezvous = _host_and_port(where) if where else ("", 0)
+    rendezvous = host_and_port(where) if where else ("", 0)
     return SchedulerJob(
         starter, where, (1,) * machines, machine=machine, name=f"job of {where}" if where else "",
         number=0, rendezvous=rendezvous, hosts_store=True,
     )  # fmt: skip
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def host_and_port(text: str) -> tuple[str, int]:
     """Returns both; an IPv6 address with a port has brackets, as in URLs."""
     match = re.fullmatch(r"(?:\[(.+)\]|([^:]+)|([^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(\d{1,5}))?", text)
     port = int(match[4] or STORE_PORT) if match else 0
@@ -325,3 +326,11 @@ def expand_counts(text: str) -> list[int]:
             raise MappingError(f"'{text[:80]}' is no list of tasks per machine, such as 2(x3),1")
         counts += [int(match[1])] * times
     return counts
+
+
+def both_ends(host: str, port: int) -> tuple[str, str]:
+    """Returns this machine's address on the way to a host, and the host's; raises OSError. Sends nothing."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return probe.getsockname()[0], probe.getpeername()[0]

@@ -3,7 +3,6 @@
 import ipaddress
 import json
 import re
-import socket
 from collections.abc import Sequence
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
@@ -11,7 +10,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from decentnode.core.text import first_line
 from decentnode.errors import MappingError, StartError
 from decentnode.mapping import stores
-from decentnode.mapping.job import SchedulerJob
+from decentnode.mapping.job import SchedulerJob, both_ends
 
 
 def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) -> tuple[list[str], str]:
@@ -46,14 +45,6 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
 def _own_addresses(job: SchedulerJob) -> list[str]:
     """Returns this machine's address for the others, and machine 0's, which does not know which they use."""
     return [*both_ends(*job.rendezvous)]
-
-
-def both_ends(host: str, port: int) -> tuple[str, str]:
-    """Returns this machine's address on the way to a host, and the host's; raises OSError. Sends nothing."""
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)
-        return probe.getsockname()[0], probe.getpeername()[0]
 
 
 def _checked(job: SchedulerJob, addresses: Sequence[str]) -> list[str]:

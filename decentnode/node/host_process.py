@@ -256,6 +256,7 @@ def prepare_process(
         clock=clock,
         run_directory=fork_context.records.parent,
         outages=outages,
+        moved=fork_context.identity.address_of,
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.schemes.most_payload_bytes, experiment.layout.nbytes))

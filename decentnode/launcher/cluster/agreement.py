@@ -24,10 +24,11 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
     of_ranks = [(r, join) for machine, join in joins.items() for r in mapping.ranks_of(machine)]
     handshakes = {r: join.handshakes[r] for r, join in of_ranks if r in join.handshakes}
     signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
-    arrivals = dict.fromkeys(joins, 0)
+    addresses = {machine: join.address for machine, join in joins.items() if join.address}
     start = Start(
-        secrets.randbits(62) + 1, handshakes, signatures=signatures, absent=absent, arrivals=arrivals
-    )
+        secrets.randbits(62) + 1, handshakes, signatures=signatures, absent=absent, addresses=addresses,
+        arrivals=dict.fromkeys(joins, 0),
+    )  # fmt: skip
     resumed = next((join.run_id for join in joins.values() if join.run_id), "")
     if not resumed:
         return start

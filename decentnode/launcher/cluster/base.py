@@ -60,6 +60,11 @@ class Cluster(ABC):
         return 0
 
     @property
+    def addresses(self) -> dict[int, str]:
+        """Where machines are reached, if the configuration does not say it."""
+        return {}
+
+    @property
     def coordinator(self) -> int:
         """The machine that decides for all: it was here first of those that are heard."""
         return 0

@@ -29,7 +29,7 @@ FAILED_HANDSHAKES = (
 )
 MOST_HANDSHAKES = 4
 """Failed handshakes after which machine 0 is taken to have other keys."""
-_ROUTE = struct.Struct("!BI11s")
+ROUTE = struct.Struct("!BI11s")
 """A byte that is not zero, because libzmq has those, the machine, and a random part."""
 
 
@@ -69,7 +69,7 @@ class LauncherChannel:
         """Handshakes with machine 0 that have failed."""
         self._machine, self._endpoints, self._credentials = machine, endpoints, credentials
         # Random, so a launcher that is started again is another one.
-        self._route = _ROUTE.pack(1, machine, os.urandom(11))
+        self._route = ROUTE.pack(1, machine, os.urandom(11))
         self._context = zmq.Context()
         self._inbox = self._context.socket(zmq.ROUTER)
         self._outboxes: dict[int, zmq.Socket[bytes]] = {}
@@ -165,11 +165,11 @@ class LauncherChannel:
                 self.refused["frame count"] += 1
         while has_input(self._inbox):
             route, *frames = self._inbox.recv_multipart(zmq.NOBLOCK, copy=False)
-            if len(frames) != 2 or len(route) != _ROUTE.size:
+            if len(frames) != 2 or len(route) != ROUTE.size:
                 self.refused["frame count"] += 1
                 continue
             start, frame = frames
-            machine = _ROUTE.unpack(route.bytes)[1]
+            machine = ROUTE.unpack(route.bytes)[1]
             # The key decides: a machine cannot write in another one's name.
             if self._credentials is not None and sender_of(frame) != machine:
                 self.refused["identity"] += 1

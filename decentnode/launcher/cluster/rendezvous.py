@@ -22,7 +22,17 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, StartError
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.state.messages import DECODER, Join, LauncherMessage, Refuse, Start, Wait
+from decentnode.launcher.state.messages import (
+    DECODER,
+    Arrived,
+    Ask,
+    Join,
+    LauncherMessage,
+    Place,
+    Refuse,
+    Start,
+    Wait,
+)
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
@@ -70,9 +80,15 @@ class Rendezvous:
         """By machine the launcher that takes part in the run."""
         self._failures = failures or FailureSettings()
         self._start: Start | None = None
+        self._given: dict[int, float] = {}
+        """By place until when it is kept for the machine that asked for one."""
         self._early: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join, self._turn = 0.0, 0
+        self.addresses: dict[int, str] = {}
+        """Where machines are reached, if the mapping does not say it."""
+        self.assign: Callable[[Ask], Place] = self._assign_before_start
+        """Answers a machine that looks for its place."""
         self._credentials = credentials
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
@@ -82,7 +98,15 @@ class Rendezvous:
 
     def endpoint(self, machine: int) -> str:
         """Returns where a machine receives."""
-        return tcp_endpoint(self._mapping.address(machine), self._mapping.rendezvous_port)
+        address = self.addresses.get(machine) or self._mapping.address(machine)
+        return tcp_endpoint(address, self._mapping.rendezvous_port)
+
+    def move(self, machine: int, address: str) -> None:
+        """Records where a machine is reached from now on."""
+        if address and address != self.addresses.get(machine):
+            self.addresses[machine] = address
+            if self._channel is not None:
+                self._channel.renew(machine)
 
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """Agrees with all machines on the start; raises StartError that names missing or different ones.
@@ -99,6 +123,8 @@ class Rendezvous:
         self.refused = self._channel.refused
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
         self._start = meet(deadline, is_stopped)
+        for machine, address in self._start.addresses.items():
+            self.move(machine, address)
         # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
         self._started = {} if self._start.late else dict(self._launchers)
         self._channel.start = _START.pack(self._start.run_id, self._start.incarnation)
@@ -133,6 +159,7 @@ class Rendezvous:
                         if differs := self._difference(message):
                             self._refuse(differs)
                         self._joins[message.machine] = message
+                        self.move(message.machine, message.address)
                         self._tell(Wait(sorted(self._missing())), message.machine)
                     case Start():
                         return self._accepted(message)
@@ -169,6 +196,29 @@ class Rendezvous:
             del self._joins[machine]
             self._launchers.pop(machine, None)
         return set(self.machines) - self._joins.keys()
+
+    def _assign_before_start(self, ask: Ask) -> Place:
+        if self.machine or ask.machine in self.machines:
+            return Place()
+        return self.place_among(ask, self._missing())
+
+    def place_among(self, ask: Ask, free: Collection[int]) -> Place:
+        """Returns the place of a machine that asks: its own, or a free one, the one that it wants if it can.
+
+        A place that was given away is not free for a while, because its machine still reads its data.
+        """
+        now = time.monotonic()
+        addresses = {self.machine: self._mapping.address(self.machine)} | self.addresses
+        if ask.machine in self.machines:
+            return Place(ask.machine, addresses)
+        taken = {index for index, limit in self._given.items() if limit > now}
+        left = sorted(set(free) - taken)
+        if not left:
+            count = len(self.machines)
+            return Place(reason=f"all {count} machines of this run are here; start no more than {count}")
+        index = ask.wanted if ask.wanted in left else left[0]
+        self._given[index] = now + Timeouts.place
+        return Place(index, addresses)
 
     def is_newcomer(self, machine: int) -> bool:
         """Whether the launcher of a machine that was heard last does not take part in the run."""
@@ -266,7 +316,8 @@ class Rendezvous:
     def _read(self, channel: LauncherChannel, arrival: Arrival) -> LauncherMessage | None:
         """Returns the decoded message; None if it is refused, or kept."""
         machine = arrival.machine
-        if machine not in self.last_received or machine == self.machine:
+        # One that has no index yet may ask for one.
+        if machine == self.machine or machine > len(self.machines):
             return None
         if arrival.start and not channel.start:
             self._early.append(arrival)
@@ -279,6 +330,12 @@ class Rendezvous:
         if getattr(message, "machine", machine) != machine:
             channel.refused["identity"] += 1
             return None
+        if isinstance(message, Ask):
+            if arrival.launcher and message.job == self._join.job:
+                channel.answer(msgspec.msgpack.encode(self.assign(message)), arrival.launcher)
+            return None
+        if machine not in self.last_received:
+            return None
         is_answer = isinstance(message, Wait | Start | Refuse)
         # Only machine 0 begins a run; another one lets machines join the run in progress.
         if isinstance(message, Start) and machine and not message.late:
@@ -287,7 +344,7 @@ class Rendezvous:
         if isinstance(message, Join):
             if not arrival.launcher or not self._is_of_this_run(channel, message, arrival.launcher):
                 return None
-        elif is_answer == bool(arrival.launcher) or (not is_answer and arrival.start != channel.start):
+        elif is_answer == bool(arrival.launcher) or not (is_answer or self._takes_part(arrival, message)):
             channel.refused["another start"] += 1  # a launcher of an earlier start of this run
             return None
         elif not is_answer:
@@ -296,6 +353,12 @@ class Rendezvous:
         if not (self._start and isinstance(message, Join)):
             self.last_received[machine] = time.monotonic()
         return message
+
+    def _takes_part(self, arrival: Arrival, message: LauncherMessage) -> bool:
+        """Whether a launcher is that of its machine in this start: another one may have taken its place."""
+        is_known = self._started.get(arrival.machine, arrival.launcher) == arrival.launcher
+        start = self._channel.start if self._channel is not None else b""
+        return arrival.start == start and (is_known or isinstance(message, Arrived))
 
     def _is_of_this_run(self, channel: LauncherChannel, join: Join, launcher: bytes) -> bool:
         """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""

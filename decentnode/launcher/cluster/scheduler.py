@@ -1,37 +1,42 @@
 """A run started by an engine: its machines, and where each of them writes."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from decentnode.communication.security.job_secret import derived_credentials
 from decentnode.config import loader as config
+from decentnode.config.consistency import why_not_taken_back
+from decentnode.config.link_security import secret_of
 from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin
-from decentnode.config.settings import Settings
+from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.streams import print_line
-from decentnode.errors import BadInput
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput, StartError
+from decentnode.launcher.cluster.place import find_place, is_listening, saved_addresses
+from decentnode.launcher.preflight import credentials
+from decentnode.launcher.state.messages import Ask
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
-from decentnode.mapping.base import Linear, Mapping
+from decentnode.mapping.base import Linear, Mapping, is_loopback
 from decentnode.mapping.environment import known_addresses
-from decentnode.mapping.job import SchedulerJob, find_job, find_series
+from decentnode.mapping.job import SchedulerJob, both_ends, find_job, find_series
+from decentnode.mapping.open import Open
+from decentnode.mapping.stores import STORE_INTERVAL, why_unreachable
 
 
-def job_of(settings: Settings) -> SchedulerJob | None:
-    """Returns the job whose machines take part; None if the settings list them. Raises MappingError."""
-    mapping: Mapping = settings.mapping.make()
-    return mapping.job
+def settle(settings: Settings, or_resume: bool = False) -> tuple[Settings, str]:
+    """Returns the settings with the addresses of all machines and the index of this one, and the job's name.
 
-
-def settle(settings: Settings, or_resume: bool = False) -> Settings:
-    """Returns the settings with the job's machines and the index of this one, unless they list machines.
-
-    Machines may share a file system, so each has its own directory. `or_resume`: the directory is that of an
-    earlier start, if there was one, so its name must not depend on the time. Raises BadInput, and StartError
-    if the others do not publish their addresses.
+    Where the settings list machines, the name is empty and only the directory changes: machines may share a
+    file system, so each has its own. `or_resume`: the directory is that of an earlier start, if there was
+    one, so its name must not depend on the time. Raises BadInput, and StartError if the others do not
+    publish their addresses.
     """
-    job, mapping, run_dir = job_of(settings), settings.mapping.make(), settings.run_dir
-    several = len(mapping.machines) > 1
+    mapping: Mapping = settings.mapping.make()
+    run_dir, job, several = settings.run_dir, mapping.job, len(mapping.machines) > 1
     label = find_series() if or_resume else job.label if job and several else ""
     if run_dir is None and label:
         run_dir = str(Path("runs") / f"{settings.name}-{label}")
@@ -40,12 +45,15 @@ def settle(settings: Settings, or_resume: bool = False) -> Settings:
             "--continue: nothing names the run; add run_dir=runs/NAME, or set DECENTNODE_JOB=NAME in the "
             "environment of all its machines"
         )
-    # A configuration that lists its machines overrides the job.
-    if job is None:
+    settings = replace(settings, run_dir=run_dir)
+    if isinstance(mapping, Open):
+        job, addresses = _join_open_run(settings, mapping)
+    elif job is None:
         if or_resume and several:
             run_dir = str(machine_directory(Path(str(run_dir)), this_machine(settings)))
-        return replace(settings, run_dir=run_dir)
-    addresses = known_addresses(job)
+        return replace(settings, run_dir=run_dir), ""
+    else:
+        addresses = known_addresses(job) or (_addresses_of_run(settings, mapping, job) if or_resume else [])
     if not addresses or (several and run_dir is None):
         # Imported here, because it loads torch's network code.
         from decentnode.mapping.job_store import agree
@@ -60,12 +68,92 @@ def settle(settings: Settings, or_resume: bool = False) -> Settings:
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     place = f", the rendezvous is at port {mapping.rendezvous_port}" if several else ""
     print_line(f"{job}: this is machine {job.machine}{place}")
-    return replace(
-        settings,
-        mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
-        machine=job.machine if settings.machine is None else settings.machine,
-        run_dir=run_dir,
-    )
+    machine = job.machine if settings.machine is None else settings.machine
+    linear = Plugin(cls=Linear, options=options, kind="mapping", name="linear")
+    return replace(settings, mapping=linear, machine=machine, run_dir=run_dir), job.name
+
+
+def _addresses_of_run(settings: Settings, mapping: Mapping, job: SchedulerJob) -> list[str]:
+    """Returns the addresses of all machines of a run that is in progress without this one; or nothing.
+
+    Its machines have left the job's store long ago, so this one asks those that it knew, and machine 0.
+    """
+    # Where a lost machine ends the run, all meet in the store again.
+    ends = settings.failures.on_loss == "stop" or why_not_taken_back(settings.sharing.make())
+    if ends or len(mapping.machines) == 1:
+        return []
+    host, port = job.rendezvous[0], mapping.rendezvous_port
+    known = {0: host} | saved_addresses(machine_directory(Path(str(settings.run_dir)), job.machine))
+    others = {machine: address for machine, address in known.items() if machine != job.machine}
+    ask, guard = Ask(job.machine, job.name), credentials(settings, job.machine)
+    place = find_place(others, port, ask, guard, Timeouts.rejoin_answer)
+    if place is None:
+        return []
+    own, _ = both_ends(next(iter(place.addresses.values())), port)
+    return _filled(mapping, place.addresses | {job.machine: own})
+
+
+def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, list[str]]:
+    """Returns the job with this machine's place, and the addresses that are known by now.
+
+    The first machine is the one at the rendezvous; it hosts a new run, unless one is in progress without it.
+    Raises BadInput where all places are taken, and StartError if no run is found.
+    """
+    if isinstance(settings.security, KeyFolder):
+        raise BadInput.at("security", "keys are for listed machines; use one secret with mapping: open")
+    (host, port), count = mapping.place, len(mapping.machines)
+    limit = time.monotonic() + settings.failures.start_deadline
+    own, first = _ends(host, port, limit)
+    wanted, known = _place_before(settings)
+    wanted = wanted if settings.machine is None else settings.machine
+    # On one host the first machine is the one that comes first.
+    is_first = wanted == 0 or (wanted < 0 and own == first and not is_listening(first, port))
+    secret = secret_of(settings)
+    guest = derived_credentials(secret, count, count) if secret else None
+    ask = Ask(count, mapping.job_of(0).name, wanted)
+    others = {machine: address for machine, address in known.items() if machine != wanted}
+    if not is_first:
+        others[0] = first
+    place = find_place(others, port, ask, guest, Timeouts.rejoin_answer)
+    while place is None and not is_first:
+        # The run may begin meanwhile.
+        if time.monotonic() > limit:
+            why = why_unreachable(first, port, Timeouts.launcher_probe) or "what answers is of another job"
+            waited = f"within {settings.failures.start_deadline:.0f} s"
+            raise StartError(f"no run was found at {first}, port {port}, {waited}: {why}")
+        time.sleep(STORE_INTERVAL)
+        place = find_place(others, port, ask, guest, Timeouts.rejoin_answer)
+    index = place.index if place is not None else 0
+    address = f"127.0.0.{1 + index}" if is_loopback(first) else own
+    addresses = place.addresses if place is not None else {}
+    return mapping.job_of(index), _filled(mapping, addresses | {index: address})
+
+
+def _ends(host: str, port: int, limit: float) -> tuple[str, str]:
+    """Returns this machine's address on the way to a host, and the host's; its name may not be known yet."""
+    while True:
+        try:
+            return both_ends(host, port)
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise StartError(f"{host}: {error.strerror or error} (key mapping.rendezvous)") from error
+        time.sleep(STORE_INTERVAL)
+
+
+def _place_before(settings: Settings) -> tuple[int, dict[int, str]]:
+    """Returns the index that this machine had, or -1, and the addresses of all; by its directory."""
+    folders = sorted(Path(settings.run_dir).glob("machine-*")) if settings.run_dir else []
+    known = dict[int, str]()
+    for folder in folders:
+        known |= saved_addresses(folder)
+    # Machines that share a file system have them all there.
+    index = folders[0].name.removeprefix("machine-") if len(folders) == 1 else ""
+    return int(index) if index.isdecimal() else -1, known
+
+
+def _filled(mapping: Mapping, addresses: dict[int, str]) -> list[str]:
+    """Returns the address of each machine, or what stands for it until the machine has come."""
+    return [addresses.get(index) or machine.address for index, machine in enumerate(mapping.machines)]
 
 
 def idle_notice(settings: Settings) -> str:

@@ -31,6 +31,7 @@ from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import (
     Arrived,
+    Ask,
     CheckpointsCommitted,
     ClusterMessage,
     Contribution,
@@ -39,12 +40,14 @@ from decentnode.launcher.state.messages import (
     PartialDistance,
     PartialSum,
     Pause,
+    Place,
     RelayedReports,
     Rows,
     Start,
     VectorPiece,
 )
 from decentnode.mapping.base import Mapping
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 
 RELAY_INTERVAL = 1.0
 """Seconds between two relays, with the progress of the nodes; an empty one shows that a launcher runs."""
@@ -75,13 +78,13 @@ class SeveralMachines(Cluster):
         failures: FailureSettings,
         rounds: int,
         vector_bytes: int,
-        run_seconds: Callable[[], float],
+        identity: RunIdentity,
         is_stopping: Callable[[], bool],
         why_not_taken_back: str,
     ) -> None:
         """`message_dispatcher` gets messages for other parts; `vector_bytes`: the size of a sum of vectors.
 
-        `run_seconds`: seconds since the start of the run; `why_not_taken_back`: why lost nodes cannot rejoin.
+        `why_not_taken_back`: why lost nodes cannot rejoin.
         """
         super().__init__(membership)
         self._machine = machine
@@ -94,6 +97,9 @@ class SeveralMachines(Cluster):
         self._vector_bytes = vector_bytes
         self._event_log = event_log
         self._report_dispatcher, self._message_dispatcher = report_dispatcher, message_dispatcher
+        self._identity, self._address = identity, join.address
+        self._greetings: list[LauncherMessage] = []
+        """What others have said before the nodes of this machine, which comes late, begin."""
         self._unsent: list[Report] = []
         """Reports of this machine that the others do not have."""
         self._advanced: set[int] = set()
@@ -110,7 +116,7 @@ class SeveralMachines(Cluster):
             membership=membership,
             rendezvous=self._rendezvous,
             failures=failures,
-            run_seconds=run_seconds,
+            run_seconds=lambda: identity.seconds,
             is_stopping=is_stopping,
             why_not_taken_back=why_not_taken_back,
         )
@@ -123,12 +129,37 @@ class SeveralMachines(Cluster):
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         start = self._rendezvous.meet(handshakes, deadline, is_stopped)
         self._arrivals = dict(start.arrivals)
+        self._rendezvous.assign = self._assign
+        for machine, address in self._rendezvous.addresses.items():
+            self._identity.move(self._mapping.ranks_of(machine), address)
         if start.late:
-            # Before its nodes say anything.
-            for machine in self._others:
-                self._rendezvous.send(Arrived(self._machine, start.late), machine)
+            self._arrive(start, is_stopped)
         self._log_differences()
         return start
+
+    def _arrive(self, start: Start, is_stopped: Callable[[], bool]) -> None:
+        """Tells all others that nodes of this machine will begin, and waits until they expect them."""
+        for machine in self._others:
+            self._rendezvous.send(Arrived(self._machine, start.late, self._address), machine)
+        limit, awaited = time.monotonic() + Timeouts.rejoin_answer, {*start.arrivals} - {self._machine}
+        while awaited and time.monotonic() < limit and not is_stopped():
+            greetings = self._rendezvous.receive(timeout=RELAY_INTERVAL / 10)
+            awaited -= {getattr(message, "machine", 0) for message in greetings}
+            self._greetings += greetings
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        return self._rendezvous.addresses
+
+    def _assign(self, ask: Ask) -> Place:
+        """Answers a machine that looks for its place, or names the machine that does."""
+        if not self.coordinates:
+            coordinator = self.coordinator
+            address = self._rendezvous.addresses.get(coordinator) or self._mapping.address(coordinator)
+            return Place(addresses={coordinator: address}, ask=coordinator)
+        lost = self.membership.lost
+        free = [m for m in self._others if lost.issuperset(self._mapping.ranks_of(m))]
+        return self._rendezvous.place_among(ask, free)
 
     def _answer_join(self, join: Join) -> None:
         if self._rendezvous.is_newcomer(join.machine) and self._first_heard(join.machine) == self._machine:
@@ -141,6 +172,9 @@ class SeveralMachines(Cluster):
         if late <= self._arrivals.pop(machine, 0):
             return
         self._arrivals[machine] = late
+        self._rendezvous.move(machine, arrived.address)
+        if arrived.address:
+            self._identity.move(self._mapping.ranks_of(machine), arrived.address)
         for rank in sorted(self.membership.active.intersection(self._mapping.ranks_of(machine))):
             self._report_dispatcher.dispatch(Failed(rank, "its machine was started again"))
         for position, carrier in enumerate(self._carriers):
@@ -181,7 +215,7 @@ class SeveralMachines(Cluster):
         if self._unsent or now - self._last_relay >= RELAY_INTERVAL:
             self._last_relay = now
             self._relay()
-        messages = self._rendezvous.receive()
+        messages, self._greetings = [*self._greetings, *self._rendezvous.receive()], []
         self._take_back(messages)
         # Checked before use: another launcher may be faulty or of another run.
         messages = list(filter(self._admits, messages))

@@ -19,7 +19,7 @@ from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
+from decentnode.launcher.cluster.scheduler import settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
@@ -50,7 +50,7 @@ def serve_scripts(
         settings, ignored = settings_of(request, mapping)
         or_resume = or_resume or request.or_resume
         if or_resume:
-            settings = settle(settings, or_resume)
+            settings, job = settle(settings, or_resume)
             resume_plan = started_before(settings, by_scripts=True)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, this_machine(settings))):
                 print_line(line)
@@ -65,8 +65,8 @@ def serve_scripts(
             settings = settings if or_resume else resume_plan.settings
         if ignored:
             print_line(ignored)
-        job = job_of(settings)
-        settings = settings if or_resume else settle(settings)
+        if not or_resume:
+            settings, job = settle(settings)
         machine = this_machine(settings)
         if shortage := preflight.check(settings, machine):
             print_line(shortage)
@@ -76,7 +76,7 @@ def serve_scripts(
             machine,
             screen(sys.stdout),
             resume_plan,
-            job=job.name if job else "",
+            job=job,
             make_server=server.serve,
             or_resume=or_resume,
         )

@@ -13,7 +13,12 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import CodeVersion
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.launcher.recovery.fingerprint import fingerprint
-from decentnode.launcher.recovery.resume import ResumePlan, settings_digest, write_state
+from decentnode.launcher.recovery.resume import (
+    ResumePlan,
+    nodes_of_machines,
+    settings_digest,
+    write_state,
+)
 from decentnode.launcher.state.messages import CheckpointsCommitted, Join, LauncherMessage, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
@@ -50,11 +55,16 @@ class RunState:
         """Returns the message with which this machine joins; checkpoints only to resume. Raises BadInput."""
         experiment = self._experiment
         settings, graph = experiment.settings, experiment.graph.graph
+        agreed = config.agreed(settings, graph)
+        own = experiment.mapping.address(self._machine)
+        if self._job:
+            # Its machines learn their addresses from each other.
+            agreed["mapping"] = nodes_of_machines(settings)
         join = Join(
-            machine=self._machine, version=__version__, digest=config.digest(settings, graph),
+            machine=self._machine, version=__version__, digest=config.hash_of(agreed),
             dataset=experiment.samples.digest, job=self._job, code=experiment.sources.parts,
             package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
-            settings=config.flattened(config.agreed(settings, graph)), or_resume=self._or_resume,
+            settings=config.flattened(agreed), or_resume=self._or_resume, address=own if self._job else "",
         )  # fmt: skip
         if self.resume_plan is None:
             nothing = {rank: [FROM_THE_START] for rank in self._local}

@@ -9,9 +9,11 @@ from decentnode.communication.launcher_link.handshakes import Handshake
 from decentnode.communication.launcher_link.reports import Report
 from decentnode.errors import BadInput, StartError
 from decentnode.formats.reader import EvaluationRow
+from decentnode.node.checkpoint.node_checkpoints import MOST_ADDRESS
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
+Address = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS)]
 RUN_STARTS = range(1 << 31)
 """How often a run may be started."""
 Incarnation = Annotated[int, msgspec.Meta(ge=RUN_STARTS.start, lt=RUN_STARTS.stop)]
@@ -50,6 +52,28 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """The rounds after which that run was started, as far as this machine took part."""
     or_resume: bool = False
     """Whether the same command starts the run and resumes it, so that one without it takes that of others."""
+    address: Address = ""
+    """Where the others reach the machine, if their configuration does not say it."""
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A machine that has not read its data looks for a run in progress, or for a place in a run."""
+
+    machine: int
+    """The index of a machine that has none: the number of machines."""
+    job: str
+    wanted: int = -1
+    """The index that it had before; -1: any."""
+
+
+class Place(msgspec.Struct, frozen=True, tag="place"):
+    """The answer: the index of the machine that asks, and where the others are."""
+
+    index: int = -1
+    """-1: another machine answers, `ask`, or none, for the `reason`."""
+    addresses: dict[int, Address] = {}
+    ask: int = -1
+    reason: str = ""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
@@ -76,6 +100,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """The number of this machine's late joins; 0: it is here from the start."""
     arrivals: dict[int, int] = {}
     """How often each machine has joined after the start, in the order in which they came last."""
+    addresses: dict[int, Address] = {}
+    """Where machines are reached, if the configuration does not say it."""
     starts: list[Round] = []
     """The rounds after which the run was started, this one included."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
@@ -103,6 +129,8 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived-late"):
     machine: int
     late: int
     """The number of its late joins."""
+    address: Address = ""
+    """Where the others reach the machine, if their configuration does not say it."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag="rows"):
@@ -207,8 +235,8 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    Join | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum | PartialDistance
-    | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
+    Ask | Place | Join | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum
+    | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
 ClusterMessage = LauncherMessage | MeanVector

@@ -1,0 +1,110 @@
+"""How a machine whose addresses nobody lists finds a run in progress, and its own place there."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from decentnode.communication.security.curve import Credentials
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.formats.records import write_atomically
+from decentnode.launcher.cluster.channel import ROUTE
+from decentnode.launcher.state.messages import DECODER, Ask, Place
+from decentnode.mapping.base import tcp_endpoint
+
+FILE = "machines.json"
+ASK_INTERVAL = 0.5
+MOST_AT_ONCE = 32
+
+
+def save_addresses(run_dir: Path, addresses: Mapping[int, str]) -> None:
+    """Writes where the machines of a run are reached, for one that returns."""
+    if addresses:
+        # Without it the machine finds the others through the first one.
+        with suppress(OSError):
+            write_atomically(run_dir / FILE, {str(machine): at for machine, at in addresses.items()})
+
+
+def saved_addresses(run_dir: Path) -> dict[int, str]:
+    """Returns what `save_addresses` has written; nothing if it cannot be read."""
+    try:
+        return msgspec.json.decode((run_dir / FILE).read_bytes(), type=dict[int, str])
+    except (OSError, *UNDECODABLE):
+        return {}
+
+
+def find_place(
+    known: Mapping[int, str], port: int, ask: Ask, credentials: Credentials | None, seconds: float
+) -> Place | None:
+    """Asks launchers that are known for a place in their run; None: no run is found.
+
+    `known`: addresses by machine. Raises BadInput where all places are taken.
+    """
+    limit, next_ask = time.monotonic() + seconds, 0.0
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        answers = pool.map(lambda address: is_listening(address, port), known.values())
+        there = dict(of for of, is_there in zip(known.items(), answers, strict=True) if is_there)
+    content, links = msgspec.msgpack.encode(ask), dict[int, "zmq.Socket[bytes]"]()
+    context = zmq.Context()
+    try:
+        while there and (now := time.monotonic()) < limit:
+            for machine in there.keys() - links.keys():
+                links[machine] = _connect(context, ask, credentials, machine, there[machine], port)
+                next_ask = 0.0
+            if now >= next_ask:
+                next_ask = now + ASK_INTERVAL
+                for link in links.values():
+                    with suppress(zmq.Again):
+                        link.send_multipart([b"", content], zmq.NOBLOCK)
+            for machine in [m for m, link in links.items() if link.poll(50, zmq.POLLIN)]:
+                place = _read(links[machine])
+                if place.reason:
+                    raise BadInput(f"mapping: {place.reason}")
+                if place.index >= 0:
+                    return place
+                if place.ask >= 0:
+                    # The machine that decides answers.
+                    there |= place.addresses
+        return None
+    finally:
+        for link in links.values():
+            link.close(0)
+        context.term()
+
+
+def _connect(
+    context: "zmq.Context[zmq.Socket[bytes]]", ask: Ask, credentials: Credentials | None, machine: int,
+    address: str, port: int,
+) -> "zmq.Socket[bytes]":  # fmt: skip
+    link = context.socket(zmq.DEALER)
+    link.set(zmq.IPV6, 1)
+    link.set(zmq.ROUTING_ID, ROUTE.pack(1, ask.machine, os.urandom(11)))
+    if credentials is not None:
+        credentials.guard_client(link, machine)
+    link.connect(tcp_endpoint(address, port))
+    return link
+
+
+def _read(link: "zmq.Socket[bytes]") -> Place:
+    """Returns an answer; one without content for anything else."""
+    try:
+        message = DECODER.decode(link.recv())
+    except UNDECODABLE:
+        return Place()
+    return message if isinstance(message, Place) else Place()
+
+
+def is_listening(address: str, port: int) -> bool:
+    """Whether some process accepts connections there."""
+    try:
+        socket.create_connection((address, port), timeout=Timeouts.launcher_probe).close()
+    except OSError:
+        return False
+    return True
