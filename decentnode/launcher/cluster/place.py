@@ -13,7 +13,7 @@ import zmq
 
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.errors import UNDECODABLE
 from decentnode.formats.records import write_atomically
 from decentnode.launcher.cluster.channel import ROUTE
 from decentnode.launcher.state.messages import DECODER, Ask, Place
@@ -45,7 +45,7 @@ def find_place(
 ) -> Place | None:
     """Asks launchers that are known for a place in their run; None: no run is found.
 
-    `known`: addresses by machine. Raises BadInput where all places are taken.
+    `known`: addresses by machine. The answer may be the reason why there is no place.
     """
     limit, next_ask = time.monotonic() + seconds, 0.0
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
@@ -65,9 +65,7 @@ def find_place(
                         link.send_multipart([b"", content], zmq.NOBLOCK)
             for machine in [m for m, link in links.items() if link.poll(50, zmq.POLLIN)]:
                 place = _read(links[machine])
-                if place.reason:
-                    raise BadInput(f"mapping: {place.reason}")
-                if place.index >= 0:
+                if place.index >= 0 or place.reason:
                     return place
                 if place.ask >= 0:
                     # The machine that decides answers.

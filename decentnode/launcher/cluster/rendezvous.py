@@ -212,7 +212,8 @@ class Rendezvous:
         if ask.machine in self.machines:
             return Place(ask.machine, addresses)
         taken = {index for index, limit in self._given.items() if limit > now}
-        left = sorted(set(free) - taken)
+        # The first one is at the rendezvous, where machines that come look for the run.
+        left = sorted(set(free) - taken, key=lambda index: (index == 0, index))
         if not left:
             count = len(self.machines)
             return Place(reason=f"all {count} machines of this run are here; start no more than {count}")

@@ -68,7 +68,8 @@ def settle(settings: Settings, or_resume: bool = False) -> tuple[Settings, str]:
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     place = f", the rendezvous is at port {mapping.rendezvous_port}" if several else ""
     print_line(f"{job}: this is machine {job.machine}{place}")
-    machine = job.machine if settings.machine is None else settings.machine
+    is_given = settings.machine is not None and not isinstance(mapping, Open)
+    machine = settings.machine if is_given else job.machine
     linear = Plugin(cls=Linear, options=options, kind="mapping", name="linear")
     return replace(settings, mapping=linear, machine=machine, run_dir=run_dir), job.name
 
@@ -102,8 +103,7 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
     if isinstance(settings.security, KeyFolder):
         raise BadInput.at("security", "keys are for listed machines; use one secret with mapping: open")
     (host, port), count = mapping.place, len(mapping.machines)
-    limit = time.monotonic() + settings.failures.start_deadline
-    own, first = _ends(host, port, limit)
+    own, first = _ends(host, port, time.monotonic() + settings.failures.start_deadline)
     wanted, known = _place_before(settings)
     wanted = wanted if settings.machine is None else settings.machine
     # On one host the first machine is the one that comes first.
@@ -114,15 +114,19 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
     others = {machine: address for machine, address in known.items() if machine != wanted}
     if not is_first:
         others[0] = first
-    place = find_place(others, port, ask, guest, Timeouts.rejoin_answer)
-    while place is None and not is_first:
+    began = time.monotonic()
+    while (place := find_place(others, port, ask, guest, Timeouts.rejoin_answer)) is None or place.reason:
+        waited = time.monotonic() - began
+        # A machine that has just ended keeps its place until it counts as lost.
+        if place is not None and waited > Timeouts.machine_silent + Timeouts.machine_twin:
+            raise BadInput(f"mapping: {place.reason}")
+        if place is None and is_first:
+            break
         # The run may begin meanwhile.
-        if time.monotonic() > limit:
+        if place is None and waited > settings.failures.start_deadline:
             why = why_unreachable(first, port, Timeouts.launcher_probe) or "what answers is of another job"
-            waited = f"within {settings.failures.start_deadline:.0f} s"
-            raise StartError(f"no run was found at {first}, port {port}, {waited}: {why}")
+            raise StartError(f"no run was found at {first}, port {port}, within {waited:.0f} s: {why}")
         time.sleep(STORE_INTERVAL)
-        place = find_place(others, port, ask, guest, Timeouts.rejoin_answer)
     index = place.index if place is not None else 0
     address = f"127.0.0.{1 + index}" if is_loopback(first) else own
     addresses = place.addresses if place is not None else {}

@@ -157,8 +157,14 @@ class SeveralMachines(Cluster):
             coordinator = self.coordinator
             address = self._rendezvous.addresses.get(coordinator) or self._mapping.address(coordinator)
             return Place(addresses={coordinator: address}, ask=coordinator)
-        lost = self.membership.lost
-        free = [m for m in self._others if lost.issuperset(self._mapping.ranks_of(m))]
+        now, lost = time.monotonic(), self.membership.lost
+        # A machine that returns to its own place need not wait until that counts as lost.
+        free = [
+            m
+            for m in self._others
+            if lost.issuperset(self._mapping.ranks_of(m))
+            or (m == ask.wanted and now - self._last_received[m] > Timeouts.machine_twin)
+        ]
         return self._rendezvous.place_among(ask, free)
 
     def _answer_join(self, join: Join) -> None:
