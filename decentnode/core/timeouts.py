@@ -241,8 +241,8 @@ class Timeouts:
     """A launcher without a message until another one may take its place."""
     launcher_probe: ClassVar[float] = 1.0
     """A connection to a launcher that may run, from a machine that returns."""
-    place: ClassVar[float] = 60.0
-    """A machine that was given a place in a run, until another one may have it."""
+    place: ClassVar[float] = 30.0
+    """A machine that was given a place in a run, until another one may have it; the wait for such a place."""
     refusal: ClassVar[float] = 5.0
     """Repetition of a refused start, for machines that join meanwhile."""
     store_farewell: ClassVar[float] = 5.0

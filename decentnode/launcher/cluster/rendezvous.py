@@ -80,8 +80,8 @@ class Rendezvous:
         """By machine the launcher that takes part in the run."""
         self._failures = failures or FailureSettings()
         self._start: Start | None = None
-        self._given: dict[int, float] = {}
-        """By place until when it is kept for the machine that asked for one."""
+        self._given: dict[int, tuple[str, float]] = {}
+        """By place for whom it is kept, and until when."""
         self._early: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join, self._turn = 0.0, 0
@@ -211,14 +211,15 @@ class Rendezvous:
         addresses = {self.machine: self._mapping.address(self.machine)} | self.addresses
         if ask.machine in self.machines:
             return Place(ask.machine, addresses)
-        taken = {index for index, limit in self._given.items() if limit > now}
+        taken = {index for index, (who, limit) in self._given.items() if who != ask.who and limit > now}
+        wanted = next((index for index, (who, _) in self._given.items() if who == ask.who), ask.wanted)
         # The first one is at the rendezvous, where machines that come look for the run.
         left = sorted(set(free) - taken, key=lambda index: (index == 0, index))
         if not left:
             count = len(self.machines)
             return Place(reason=f"all {count} machines of this run are here; start no more than {count}")
-        index = ask.wanted if ask.wanted in left else left[0]
-        self._given[index] = now + Timeouts.place
+        index = wanted if wanted in left else left[0]
+        self._given[index] = ask.who, now + Timeouts.place
         return Place(index, addresses)
 
     def is_newcomer(self, machine: int) -> bool:

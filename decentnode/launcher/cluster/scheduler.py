@@ -1,6 +1,7 @@
 """A run started by an engine: its machines, and where each of them writes."""
 
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +68,8 @@ def settle(settings: Settings, or_resume: bool = False) -> tuple[Settings, str]:
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     place = f", the rendezvous is at port {mapping.rendezvous_port}" if several else ""
-    print_line(f"{job}: this is machine {job.machine}{place}")
+    told = f"{job.name}, at most {len(machines)} machines" if isinstance(mapping, Open) else str(job)
+    print_line(f"{told}: this is machine {job.machine}{place}")
     is_given = settings.machine is not None and not isinstance(mapping, Open)
     machine = settings.machine if is_given else job.machine
     linear = Plugin(cls=Linear, options=options, kind="mapping", name="linear")
@@ -110,15 +112,16 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
     is_first = wanted == 0 or (wanted < 0 and own == first and not is_listening(first, port))
     secret = secret_of(settings)
     guest = derived_credentials(secret, count, count) if secret else None
-    ask = Ask(count, mapping.job_of(0).name, wanted)
+    who = f"{socket.gethostname()}:{os.path.abspath(str(settings.run_dir))}"  # noqa: PTH100
+    ask = Ask(count, mapping.job_of(0).name, who, wanted)
     others = {machine: address for machine, address in known.items() if machine != wanted}
     if not is_first:
         others[0] = first
     began = time.monotonic()
     while (place := find_place(others, port, ask, guest, Timeouts.rejoin_answer)) is None or place.reason:
         waited = time.monotonic() - began
-        # A machine that has just ended keeps its place until it counts as lost.
-        if place is not None and waited > Timeouts.machine_silent + Timeouts.machine_twin:
+        # A machine that has ended keeps its place for a while.
+        if place is not None and waited > Timeouts.place:
             raise BadInput(f"mapping: {place.reason}")
         if place is None and is_first:
             break

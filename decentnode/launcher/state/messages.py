@@ -62,6 +62,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     machine: int
     """The index of a machine that has none: the number of machines."""
     job: str
+    who: str = ""
+    """Its host and directory, which another start of it has, too."""
     wanted: int = -1
     """The index that it had before; -1: any."""
 
