@@ -1,13 +1,14 @@
 """Kills whole machines of a run at random moments, and starts each again by the same command.
 
     python eval/reliability/returning.py [--machines 4] [--trials 20] [--kills 1] [--only MACHINE]
-        [--open] [--namespaces]
+        [--open] [--namespaces [--elsewhere]]
 
 The others go on without it, and it joins the run in progress. A trial passes if no machine outlives its
 limit, every exit code is a documented one, and in the end the summaries of all machines agree: the same run,
 all nodes finished, one model hash, and evaluations of the same rounds. A machine that comes back when the
 others have finished finds no run (exit code 4), and its nodes are lost. With `--open` the machines are not
 listed, and take the places that are free. `--namespaces` needs root: each machine is a network namespace.
+With `--elsewhere` an engine's variables tell each machine its place, and it returns with another address.
 """
 
 import argparse
@@ -39,6 +40,11 @@ def configuration(options: argparse.Namespace) -> dict[str, Any]:
     machines, nodes = options.machines, NODES_PER_MACHINE * options.machines
     listed = [{"address": address(m, options), "nodes": NODES_PER_MACHINE} for m in range(machines)]
     place = {"rendezvous": f"{address(0, options)}:{options.port}", "nodes_per_machine": NODES_PER_MACHINE}
+    mapping: dict[str, Any] = {"machines": listed, "rendezvous_port": options.port}
+    if options.open:
+        mapping = {"name": "open", **place}
+    elif options.elsewhere:
+        mapping = {"name": "environment", "nodes_per_machine": NODES_PER_MACHINE}
     return {
         "name": "returning", "rounds": options.rounds, "graph": {"name": "ring", "nodes": nodes},
         "dataset": "digits", "model": {"name": "mlp", "hidden": [8]}, "security": "none",
@@ -46,8 +52,7 @@ def configuration(options: argparse.Namespace) -> dict[str, Any]:
         "checkpoint": {"every": 20}, "evaluation": {"every": 50, "figures": False, "average_model": True},
         "failures": {"start_deadline": 40, "deadline": 10, "grace": 1},
         "communication": {"name": "zeromq", "base_port": options.port + 10},
-        "mapping": {"name": "open", **place} if options.open
-        else {"machines": listed, "rendezvous_port": options.port},
+        "mapping": mapping,
     }  # fmt: skip
 
 
@@ -104,6 +109,7 @@ class Trial:
     log: TextIO
     processes: "dict[int, subprocess.Popen[bytes]]" = field(default_factory=dict)
     codes: dict[int, list[int]] = field(default_factory=dict)
+    moves: int = 0
 
     def start(self, machine: int) -> None:
         """Starts a machine by the command that all its starts have."""
@@ -112,9 +118,14 @@ class Trial:
         command = [sys.executable, "-m", "decentnode", "run", str(self.config), "--continue"]
         # Each machine has a disk of its own.
         command += [f"run_dir={self.run_dir / f'disk-{machine}'}"]
-        command += [] if options.open and machine else [f"machine={machine}"]
+        command += [] if options.elsewhere or (options.open and machine) else [f"machine={machine}"]
+        place = {
+            "DECENTNODE_MACHINE": str(machine), "DECENTNODE_MACHINES": str(options.machines),
+            "DECENTNODE_RENDEZVOUS": f"{address(0, options)}:{options.port}", "DECENTNODE_JOB": "returning",
+        }  # fmt: skip
         self.processes[machine] = subprocess.Popen(
             [*inside, *command],
+            env=os.environ | (place if options.elsewhere else {}),
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
@@ -127,6 +138,13 @@ class Trial:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         self.codes.setdefault(machine, []).append(process.wait())
+
+    def move(self, machine: int) -> None:
+        """Gives a machine another address."""
+        self.moves += 1
+        at, link = f"{SUBNET}.{100 + self.moves}/24", ["ip", "-n", f"decentnode-{machine}", "address"]
+        subprocess.run([*link, "flush", "dev", "eth0"], check=True)
+        subprocess.run([*link, "add", at, "dev", "eth0"], check=True)
 
     def run(self, chance: random.Random) -> str:
         """Returns what is wrong; an empty text if the trial passes."""
@@ -141,6 +159,8 @@ class Trial:
             if self.processes[machine].poll() is None:
                 self.kill(machine)
                 time.sleep(chance.uniform(0.0, options.away))
+                if options.elsewhere:
+                    self.move(machine)
                 self.start(machine)
         limit = time.monotonic() + LIMIT
         for machine, process in self.processes.items():
@@ -202,12 +222,12 @@ def main() -> None:
     parser.add_argument("--only", type=int, metavar="MACHINE", help="Kill this one alone.")
     parser.add_argument("--open", action="store_true", help="With mapping: open.")
     parser.add_argument("--namespaces", action="store_true")
+    parser.add_argument("--elsewhere", action="store_true", help="Machines return with other addresses.")
     parser.add_argument("--port", type=int, default=29931)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chance, failed = random.Random(options.seed), 0
-    network = namespaces(options.machines) if options.namespaces else contextlib.nullcontext()
-    with network, tempfile.TemporaryDirectory(prefix="returning-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="returning-") as temporary:
         folder = Path(temporary)
         config = folder / "returning.yaml"
         config.write_text(yaml.safe_dump(configuration(options)))
@@ -215,7 +235,9 @@ def main() -> None:
             for number in range(options.trials):
                 begun, began = log.tell(), time.monotonic()
                 trial = Trial(config, folder / f"trial-{number}", options, log)
-                problem = trial.run(chance)
+                network = namespaces(options.machines) if options.namespaces else contextlib.nullcontext()
+                with network:
+                    problem = trial.run(chance)
                 failed += bool(problem)
                 took = time.monotonic() - began
                 print(f"{number:3d} {problem or 'passes'} {trial.codes} {took:.0f} s", flush=True)
