@@ -21,12 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
+
+from decentnode.launcher.cluster.place import is_listening
 
 NODES_PER_MACHINE, LIMIT = 2, 180.0
 HUNG = 999
@@ -139,6 +141,12 @@ class Trial:
             os.killpg(process.pid, signal.SIGKILL)
         self.codes.setdefault(machine, []).append(process.wait())
 
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Waits for the start of the run; gives up after the limit."""
+        limit = time.monotonic() + LIMIT
+        while not is_true() and time.monotonic() < limit:
+            time.sleep(0.1)
+
     def move(self, machine: int) -> None:
         """Gives a machine another address."""
         self.moves += 1
@@ -151,8 +159,10 @@ class Trial:
         options = self.options
         for machine in range(options.machines):
             self.start(machine)
-            # The first one has the rendezvous of machines that nobody has listed.
-            time.sleep(0.5 * options.open)
+            if options.open and not machine and not options.namespaces:
+                # On one host the first machine is the one that comes first.
+                self.wait_until(lambda: is_listening(address(0, options), options.port))
+        self.wait_until(lambda: len([*self.run_dir.glob("disk-*/machine-*/run.json")]) == options.machines)
         for _ in range(options.kills):
             time.sleep(chance.uniform(0.2, options.seconds))
             machine = options.only if options.only is not None else chance.randrange(options.machines)
