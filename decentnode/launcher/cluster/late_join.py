@@ -43,8 +43,9 @@ class LateJoin:
         late = arrivals.get(machine, 0) + 1
         of_others = {m: times for m, times in arrivals.items() if m != machine}
         start = Start(
-            0, absent=absent, late=late, arrivals=of_others | {machine: late}, seconds=self.run_seconds()
-        )
+            0, absent=absent, late=late, arrivals=of_others | {machine: late}, seconds=self.run_seconds(),
+            machine=self.machine,
+        )  # fmt: skip
         # The same command starts the next run of the job: it waits for the end of this one.
         waits = join.or_resume and self._is_ending
         self.rendezvous.admit(join, start, self._objection(machine, late), waits)
