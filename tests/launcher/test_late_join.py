@@ -59,14 +59,19 @@ class IdleLauncher:
         shared = {
             "machine": machine,
             "mapping": experiment.mapping,
-            "processes": experiment.processes,
             "membership": self.membership,
             "is_stopping": lambda: self.is_stopping,
             "why_not_taken_back": reason,
         }
-        self.late = LateJoin(**shared, rendezvous=self.recorded, run_seconds=lambda: self.identity.seconds)
+        self.late = LateJoin(
+            **shared,
+            failures=experiment.settings.failures,
+            rendezvous=self.recorded,
+            run_seconds=lambda: self.identity.seconds,
+        )
         self.restarts = Restarts(
             **shared,
+            processes=experiment.processes,
             event_log=self.recorded,
             identity=self.identity,
             attempts=experiment.settings.failures.restart.attempts,

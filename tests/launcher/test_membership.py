@@ -691,8 +691,8 @@ class TestMachine0ComesAgain:
         again = launchers.start(0, 1.0)
         welcome(launchers, "machine 0 has finished", machine=1)
         assert refusal(again) == (
-            "timed out after 1 s waiting for machine 1 (127.0.0.2, ranks 2-3); machine 2 (127.0.0.3, ranks 4-5)"
-            "; a machine with a run in progress says: machine 0 has finished"
+            "timed out after 1 s waiting for machine 1 (127.0.0.2, ranks 2-3); "
+            "machine 2 (127.0.0.3, ranks 4-5); a machine with a run in progress says: machine 0 has finished"
         )
 
 

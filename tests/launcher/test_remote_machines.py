@@ -498,6 +498,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), idle.launcher._observer
     observer.finish = lambda: idle.launcher._cluster.contribute(last)
+    idle.receive(Rows(0, [], is_last=True))
     idle.launcher._complete_observations()
     assert last in [note for note, _ in idle.sent]
 

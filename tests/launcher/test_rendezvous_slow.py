@@ -17,7 +17,7 @@ VECTOR = bytes(1_500_000)
 
 
 class SlowLink:
-    """Carries TCP connections to a port of an address, all of them together at so many bytes per second each way."""
+    """Carries TCP connections to a port, all of them together at so many bytes per second each way."""
 
     def __init__(self, address, port):
         self._target = address, port
