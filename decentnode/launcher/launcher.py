@@ -537,7 +537,7 @@ class Launcher:
         while not self._observer.observations.empty():
             observation = self._observer.observations.get()
             self.evaluations.observations[observation.round] = observation
-        if self.evaluations.reports:
+        if self.evaluations.reports or is_last:
             now = time.monotonic()
             self._rows_due = min(self._rows_due, now + ROWS_INTERVAL)
             is_probable = self.evaluations.is_probably_complete(self.membership.running)

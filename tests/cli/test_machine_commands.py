@@ -59,7 +59,7 @@ def test_each_machine_gets_its_command_with_its_ports(printed, two):
     optimizer = "training.optimizer={name: SGD, lr: 0.2}"
     first, command, second, other = printed(optimizer, "machine=1")
     assert first == "# machine 0 (127.0.0.1, ranks 0-2), this host; ports 30550, 30560-30562 are free"
-    assert second == "# machine 1 (127.0.0.2, ranks 3-4), this host; ports 30560-30561 are free"
+    assert second == "# machine 1 (127.0.0.2, ranks 3-4), this host; ports 30550, 30560-30561 are free"
     assert shlex.split(command) == ["decentnode", "run", str(two), optimizer, "machine=0"]
     assert shlex.split(other) == ["decentnode", "run", str(two), optimizer, "machine=1"]
 

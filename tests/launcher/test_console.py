@@ -228,7 +228,6 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
             3, {"not_finite": {"2": 9, "11": 4}},
             "16 of 16 nodes finished, 2 with a test loss that is not finite",
         ),
-        (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
         (
             0, {"target": TARGET | {"last_round": 24}},
             "all 16 nodes finished at the target, after 25 of 40 rounds",

@@ -14,7 +14,7 @@ from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
+from decentnode.launcher.cluster.channel import Arrival
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import RelayedReports
 from tests.support.launchers import LauncherThreads, join_of
@@ -147,12 +147,12 @@ def test_a_stranger_is_ignored():
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
         dealer.connect(launchers.endpoint)
-        unknown = LauncherChannel(launchers.endpoint, 1, replace(launchers.keys[1], own_keys=KeyPair.make()))
+        unknown = launchers.channel(1, replace(launchers.keys[1], own_keys=KeyPair.make()))
         content = msgspec.msgpack.encode(RelayedReports(1, []))
         # Its connection may be refused already, and a send then waits for another one.
         with contextlib.suppress(zmq.Again):
             dealer.send(content, zmq.NOBLOCK)
-        unknown.send(content)
+        unknown.send(content, 0)
         assert receive(launchers.rendezvous_of[0]) == []
         counted = refused(launchers.rendezvous_of[0])
         assert counted["unknown key"] == 1 and counted["handshake"] >= 1
@@ -166,7 +166,7 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
     with guarded(2) as launchers:
         host, _ = launchers.meet()
         content = msgspec.msgpack.encode(RelayedReports(1, []))
-        endless = Arrival(content, host._routes[1], 1)
+        endless = Arrival(content, 1, host._launchers[1], host._channel.start)
         monkeypatch.setattr(host._channel, "wait", lambda timeout: True)
         monkeypatch.setattr(host._channel, "receive", lambda: endless)
         assert 100 < len(host.receive()) <= 4 * 256 + 4
@@ -178,7 +178,7 @@ def test_a_message_wakes_who_waits_for_the_descriptors():
         for number in range(3):
             while host.has_messages:
                 host.receive()
-            guest.send(RelayedReports(1, [Stopped(2, number)]))
+            guest.send(RelayedReports(1, [Stopped(2, number)]), 0)
             limit = time.monotonic() + 10.0
             while not host.has_messages:
                 assert ready(host.descriptors, seconds=limit - time.monotonic())

@@ -36,7 +36,7 @@ class Machine:
         monkeypatch.setattr(module, "thread_state", lambda pid: self.states.get(pid, "S"))
         self.heartbeats, n = HeartbeatBoard(list(here)), nodes_per_process
         self.membership = MembershipTable(
-            range(8), {i: tuple(range(i * n, i * n + n)) for i in range(8 // n)}, here, True, self.heartbeats
+            range(8), {i: tuple(range(i * n, i * n + n)) for i in range(8 // n)}, here, self.heartbeats
         )
         self.membership.pids = {position: position for position in range(8 // n)}
         self.membership.start()

@@ -45,6 +45,7 @@ class LateJoin:
         start = Start(
             0, absent=absent, late=late, arrivals=of_others | {machine: late}, seconds=self.run_seconds(),
             addresses={**self.rendezvous.addresses, machine: join.address} if join.address else {},
+            machine=self.machine,
         )  # fmt: skip
         # The same command starts the next run of the job: it waits for the end of this one.
         waits = join.or_resume and self._is_ending

@@ -8,6 +8,7 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import NoReturn
 
 import msgspec
@@ -50,8 +51,8 @@ LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
 MOST_EARLY = 256
 """Messages of a run that is in progress which are kept until this machine has its start."""
-ASKED_OF = 8
-"""One of so many other machines is asked at a time whether the run is in progress."""
+MOST_ASKED = 16
+"""How many other machines are asked at a time whether the run is in progress."""
 _START = struct.Struct("!QI")
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
@@ -128,21 +129,26 @@ class Rendezvous:
         # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
         self._started = {} if self._start.late else dict(self._launchers)
         self._channel.start = _START.pack(self._start.run_id, self._start.incarnation)
+        # Until now most machines had nothing to say to this one.
+        now, absent = time.monotonic(), self._start.absent
+        self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
         return self._start
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + deadline
         enough_since: float | None = None
-        refusal = ""
+        refusal, refused_at = "", -inf
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
                 self._tell(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
             now = clock.now()
-            # If a machine leaves again, the grace time of the others starts over.
-            enough_since = (enough_since or now) if self._suffices(missing) else None
+            # If a machine leaves again, the grace time of the others starts over. The machines of a run in
+            # progress would not take part in another one.
+            is_in_progress = now - refused_at < Timeouts.machine_left()
+            enough_since = (enough_since or now) if self._suffices(missing) and not is_in_progress else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
             if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):
                 break
@@ -165,6 +171,9 @@ class Rendezvous:
                         return self._accepted(message)
                     case Refuse():
                         refusal = f"; a machine with a run in progress says: {message.reason}"
+                        refused_at = clock.now()
+                    case Wait():
+                        refused_at = clock.now()
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
@@ -176,8 +185,9 @@ class Rendezvous:
         if now < self._next_join:
             return
         self._next_join = now + JOIN_INTERVAL
-        self._turn += 1
-        others = [m for m in machines if m not in (0, self.machine)][self._turn % ASKED_OF :: ASKED_OF]
+        others = [machine for machine in machines if machine not in (0, self.machine)]
+        self._turn = (self._turn + MOST_ASKED) % len(others) if len(others) > MOST_ASKED else 0
+        others = [*others[self._turn :], *others[: self._turn]][:MOST_ASKED]
         for machine in [0, *others] if self.machine else others:
             self.send(self._joins[self.machine], machine)
 

@@ -12,7 +12,8 @@ A launcher reports only on nodes of its own machine; about these a listed machin
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
+from itertools import takewhile
+from math import inf, isfinite
 
 from msgspec.structs import astuple
 
@@ -133,6 +134,9 @@ class SeveralMachines(Cluster):
         for machine, address in self._rendezvous.addresses.items():
             self._identity.move(self._mapping.ranks_of(machine), address)
         if start.late:
+            # Machines that were here before the one that answered were not heard there.
+            for machine in takewhile(lambda first: first != start.machine, self._arrivals):
+                self._last_received[machine] = -inf
             self._arrive(start, is_stopped)
         self._log_differences()
         return start
@@ -175,8 +179,9 @@ class SeveralMachines(Cluster):
     def _welcome(self, arrived: Arrived) -> None:
         """Counts on the nodes of a machine that has come late, and sends it the state of those here."""
         machine, late = arrived.machine, arrived.late
-        if late <= self._arrivals.pop(machine, 0):
+        if late <= self._arrivals.get(machine, 0):
             return
+        self._arrivals.pop(machine, None)
         self._arrivals[machine] = late
         self._rendezvous.move(machine, arrived.address)
         if arrived.address:
@@ -231,7 +236,11 @@ class SeveralMachines(Cluster):
         self._lose_silent(now)
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        machines = self._counterparts if to is None else [to]
+        machines = [to]
+        if to is None:
+            # Also to silent machines, which may be suspended, but not to those that never came.
+            others = [machine for machine in self._arrivals if machine != self._machine]
+            machines = others if self.coordinates else [self.coordinator]
         return sum(self._rendezvous.send(message, machine) for machine in machines)
 
     def relay(self, report: Report) -> None:
@@ -280,24 +289,31 @@ class SeveralMachines(Cluster):
         now = time.monotonic()
         return [m for m in self._others if m in self._arrivals and self._is_heard(m, now)]
 
-    def _first_heard(self, left_out: int) -> int:
-        """Returns the machine that was here first of those that are heard, without one of them."""
+    def _first_heard(self, left_out: int = NOBODY, within: float = Timeouts.machine_silent) -> int:
+        """Returns the machine that was here first of those heard in the last seconds, without one of them."""
         now = time.monotonic()
         return next(
-            m for m in self._arrivals if m != left_out and (m == self._machine or self._is_heard(m, now))
+            machine
+            for machine in self._arrivals
+            if machine != left_out
+            and (machine == self._machine or now - self._last_received[machine] <= within)
         )
 
     @property
     def coordinator(self) -> int:
-        return self._first_heard(NOBODY)
+        return self._first_heard()
 
     @property
     def coordinates(self) -> bool:
         return self.coordinator == self._machine
 
+    def _may_decide(self, machine: int) -> bool:
+        """Whether a machine coordinates; it may have missed the one before it a moment earlier than here."""
+        return machine in (self.coordinator, self._first_heard(within=Timeouts.machine_silent / 2))
+
     @property
     def _counterparts(self) -> list[int]:
-        """Machines that this launcher sends decisions, or what a decision needs."""
+        """Machines that this launcher sends vectors: means, or what the mean needs."""
         return self._heard if self.coordinates else [self.coordinator]
 
     @property
@@ -349,9 +365,10 @@ class SeveralMachines(Cluster):
         fits = isinstance(message, Start) or all(-1 <= r < self._rounds for r in rounds if r is not None)
         if isinstance(message, Rows):
             fits = all(0 <= row.round < self._rounds for row in message.rows)
+        is_mean = isinstance(message, VectorPiece) and not message.count
         # A machine that does not hear the coordinator may decide for itself, and not for others.
-        decides = isinstance(message, Pause | CheckpointsCommitted | Rows)
-        if decides and machine != self.coordinator:
+        decides = is_mean or isinstance(message, Pause | CheckpointsCommitted | Rows)
+        if decides and not self._may_decide(machine):
             return False
         if isinstance(message, PartialSum | PartialDistance | VectorPiece):
             fits = fits and message.round >= 0 and 0 <= message.count <= len(self._mapping.ranks_of(machine))

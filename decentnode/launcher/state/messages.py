@@ -108,6 +108,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """The rounds after which the run was started, this one included."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
     """Seconds since the start of the run, for a machine that joins late: its own clock cannot tell."""
+    machine: int = 0
+    """Which machine starts this one: machine 0, or the coordinator of the run in progress."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
