@@ -615,9 +615,9 @@ class Launcher:
         within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
         clock = AwakeClock(POLL_INTERVAL)
         limit = clock.now() + within
-        while (self._observer.is_alive() or self._evaluators.is_busy) and not self._graceful_stop.is_urgent:
+        while (self._observer.is_alive() or self._are_evaluating) and not self._graceful_stop.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
-            if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
+            if clock.now() > limit and not (self._are_evaluating and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
         self._cluster.flush_contributions()
@@ -625,6 +625,13 @@ class Launcher:
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
             self._degrade("observer", f"mean model and consensus distance are not available: {why}")
+
+    @property
+    def _are_evaluating(self) -> bool:
+        """Whether evaluators here or on a machine that is heard of have something to report."""
+        observing, ranks_of = self._cluster.observing, self.experiment.mapping.ranks_of
+        ranks = set(chain.from_iterable(map(ranks_of, observing)))
+        return self._evaluators.is_busy or self.evaluations.awaits(ranks)
 
     def _complete_extensions(self) -> None:
         """Waits for what the summary has of extensions, such as the attacks on the last rounds."""
