@@ -10,9 +10,9 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.core.text import first_line
 from decentnode.errors import StartError
+from decentnode.mapping.reachability import why_unreachable
 
 POLL_INTERVAL = 0.05
-STORE_INTERVAL = 0.2
 
 
 def serve(address: str, port: int, seconds: float, backlog: int) -> TCPStore:
@@ -49,28 +49,6 @@ def join(address: str, port: int, seconds: float, serves: bool = False) -> TCPSt
     except (OSError, RuntimeError) as error:
         why = first_line(error)[:200]
         raise StartError(f"no store answers at {address}, port {port}: {why}") from error
-
-
-def why_unreachable(address: str, port: int, seconds: float) -> str:
-    """Tries to connect for that long; returns why the last try failed, or an empty text: one succeeded.
-
-    A name may not be known yet, and a port not be open yet, while machines start.
-    """
-    limit, why = time.monotonic() + seconds, "no time is left"
-    while (left := limit - time.monotonic()) > 0:
-        try:
-            socket.create_connection((address, port), timeout=left).close()
-            return ""
-        except socket.gaierror:
-            why = "no address is known for this name"
-        except TimeoutError:
-            why = "nothing answers there; a packet filter may drop what is sent"
-        except ConnectionRefusedError:
-            why = "the machine answers, but no process listens at this port"
-        except OSError as error:
-            why = f"there is no way to it from here: {error.strerror or error}"
-        time.sleep(min(STORE_INTERVAL, max(0.0, limit - time.monotonic())))
-    return why
 
 
 def gathered(store: Store, index: int, count: int, content: str, seconds: float) -> tuple[list[str], str]:

@@ -170,7 +170,8 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             port = launchers.mapping.rendezvous_port
             assert refusal(launchers.start(1, 0.3)) == (
-                f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+                "timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at "
+                f"tcp://127.0.0.1:{port}: the machine answers, but no process listens at this port"
             )
 
     @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.loader import MOST_SHOWN
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
+from decentnode.core.streams import print_line
 from decentnode.core.text import counted, printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, StartError
@@ -23,6 +24,7 @@ from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.state.messages import DECODER, Join, LauncherMessage, Refuse, Start, Wait
 from decentnode.mapping.base import Mapping, tcp_endpoint
+from decentnode.mapping.reachability import REFUSED, why_unreachable
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
@@ -37,6 +39,7 @@ MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
+NO_LAUNCHER = "what listens there does not answer: another program, or a run with other links (security)"
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
@@ -89,7 +92,7 @@ class Rendezvous:
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit = clock.now() + deadline
+        limit, notice = clock.now() + deadline, clock.now() + Timeouts.rendezvous_notice
         enough_since: float | None = None
         while missing := self._missing():
             # The others must not wait for their deadline.
@@ -105,8 +108,11 @@ class Rendezvous:
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
-                reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
-                self._refuse(Refuse(reason))
+                what = self._awaited(missing)
+                self._refuse(Refuse(f"timed out after {deadline:.0f} s waiting for {what}{refused}"))
+            if now > notice:
+                notice = limit
+                print_line(f"waiting for {self._awaited(missing)}, for at most {limit - now:.0f} s more")
             for message in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(message, Join):
                     if refusal := self._difference(message):
@@ -167,12 +173,16 @@ class Rendezvous:
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit, next_join = clock.now() + deadline, 0.0
+        notice = clock.now() + Timeouts.rendezvous_notice
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
             # Repeated, because machine 0 may start later, and counts silent machines as missing.
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
+            if now > notice:
+                notice = limit
+                print_line(f"waiting for {self._awaited(absent)}, for at most {limit - now:.0f} s more")
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
@@ -188,8 +198,16 @@ class Rendezvous:
                 raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
-        where = f" at {self._endpoint}" if absent == {0} else ""
-        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
+        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._awaited(absent)}")
+
+    def _awaited(self, machines: Collection[int]) -> str:
+        """Returns which machines are awaited, and why the first of them is not reached, if that is known."""
+        first, port = min(machines), self._mapping.rendezvous_port
+        why = why_unreachable(self._mapping.address(first), port, Timeouts.reach)
+        if first == 0:
+            return f"{self._name(machines)} at {self._endpoint}: {why or NO_LAUNCHER}"
+        # Only machine 0 listens at that port.
+        return self._name(machines) + (f"; machine {first}: {why}" if why not in ("", REFUSED) else "")
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
