@@ -57,11 +57,11 @@ def launch(
     import_torch()
     from decentnode.communication.base import folder_for_sockets
     from decentnode.communication.launcher_link import attachment
+    from decentnode.core.process_setup import exit_by_signals
     from decentnode.core.streams import explain
     from decentnode.launcher.own_loop.script_server import ScriptServer
     from decentnode.launcher.own_loop.start import (
         end_of_scripts,
-        exit_by_signals,
         script_command,
         serve_scripts,
         starter,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +18,7 @@ from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
+from decentnode.launcher.cluster.early_end import told_to_others
 from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
@@ -42,7 +44,7 @@ def run_here(
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
     imported = plugin_threads()
-    with with_locations(config, overrides):
+    with with_locations(config, overrides), ExitStack() as early_end:
         job = job_of(settings)
         settings = settle(settings, or_resume)
         machine = this_machine(settings)
@@ -51,6 +53,7 @@ def run_here(
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
+        early_end.enter_context(told_to_others(settings, machine, job.name if job else ""))
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)

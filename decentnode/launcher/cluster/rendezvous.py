@@ -4,6 +4,7 @@ Before the start, machine 0 is the meeting point. Afterwards the training does n
 with their neighbors alone, and messages between launchers only serve the view and the summary.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -22,7 +23,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, StartError
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.state.messages import DECODER, Join, LauncherMessage, Refuse, Start, Wait
+from decentnode.launcher.state.messages import DECODER, Ended, Join, LauncherMessage, Refuse, Start, Wait
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.mapping.reachability import REFUSED, why_unreachable
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
@@ -72,6 +73,8 @@ class Rendezvous:
         """Refused connections and messages, by reason."""
         self.news: list[str] = []
         """Lines about machines that differ and may."""
+        self._is_over = False
+        """Whether the machines have met, or were told that they do not."""
         host = mapping.address(0) if machine else mapping.machines[0].bound
         self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
 
@@ -85,10 +88,45 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
-        self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
-        self.refused = self._channel.refused
+        self._open()
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
         return meet(deadline, is_stopped)
+
+    def part(self, refusal: Refuse) -> None:
+        """Tells the other machines why this one ends before all have met; does nothing after that.
+
+        They may not be here yet, so it waits for them for a while.
+        """
+        if self._is_over:
+            return
+        seconds = min(Timeouts.early_end, self._failures.start_deadline)
+        print_line(
+            f"{self._name({self.machine})} ends before the run begins: {refusal.reason}; the other machines "
+            f"are told, for at most {seconds:.0f} s"
+        )
+        with contextlib.suppress(BadInput, StartError):
+            if self._channel is None:
+                self._open()
+            if self.machine == 0:
+                self._refuse(self._after_end(refusal, 0), seconds)
+            limit = time.monotonic() + seconds
+            # Repeated, because machine 0 may start later; it answers with the end of all.
+            while time.monotonic() < limit:
+                self._send_end(refusal)
+                if any(isinstance(message, Refuse) for message in self.receive(timeout=JOIN_INTERVAL)):
+                    return
+
+    def _send_end(self, refusal: Refuse) -> None:
+        self._is_over = True
+        self.send(Ended(self.machine, refusal.reason, refusal.is_bad_input, self._join.job))
+
+    def _after_end(self, refusal: Refuse, machine: int) -> Refuse:
+        reason = f"{self._name({machine})} has ended before the run began: {printable(refusal.reason[:500])}"
+        return Refuse(reason, refusal.is_bad_input)
+
+    def _open(self) -> None:
+        self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
+        self.refused = self._channel.refused
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
@@ -97,8 +135,7 @@ class Rendezvous:
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
-                self.send(Refuse("the run was stopped on machine 0"))
-                raise StartError("stopped")
+                self._refuse(Refuse("the run was stopped on machine 0"), Timeouts.launcher_linger)
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over.
             enough_since = (enough_since or now) if self._suffices(missing) else None
@@ -114,6 +151,8 @@ class Rendezvous:
                 notice = limit
                 print_line(f"waiting for {self._awaited(missing)}, for at most {limit - now:.0f} s more")
             for message in self.receive(timeout=CHECK_INTERVAL):
+                if isinstance(message, Ended):
+                    self._take_end(message)
                 if isinstance(message, Join):
                     if refusal := self._difference(message):
                         self._refuse(refusal)
@@ -123,9 +162,18 @@ class Rendezvous:
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
         # From here on a Join on a route in `_started` is a late repetition, not a newcomer.
-        self._start, self._started = start, dict(self._routes)
+        self._start, self._started, self._is_over = start, dict(self._routes), True
         self.send(start)
         return start
+
+    def _take_end(self, message: Ended) -> None:
+        """Ends the start if it needs a machine that has ended; otherwise that one alone."""
+        refusal = self._after_end(Refuse(message.reason, message.is_bad_input), message.machine)
+        if self._failures.start == "all":
+            self._refuse(refusal)
+        self.send(refusal, message.machine)
+        self._joins.pop(message.machine, None)
+        self._routes.pop(message.machine, None)
 
     def _suffices(self, missing: Collection[int]) -> bool:
         """Whether the nodes of the other machines are enough (key failures.start)."""
@@ -186,18 +234,23 @@ class Rendezvous:
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
+                        self._is_over = True
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
                         if wrong := self._objection(message):
                             raise StartError(wrong)
                         return message
                     case Refuse():
+                        self._is_over = True
                         raise message.error("machine 0: ")
                     case Wait():
                         absent = set(message.missing)
             if self._channel is not None and self._channel.is_refused:
+                self._is_over = True
                 raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
+            self._send_end(Refuse("it was stopped"))
             raise StartError(f"the run was stopped on machine {self.machine}")
+        self._is_over = True
         raise StartError(f"timed out after {deadline:.0f} s waiting for {self._awaited(absent)}")
 
     def _awaited(self, machines: Collection[int]) -> str:
@@ -252,7 +305,7 @@ class Rendezvous:
         if arrival.machine not in (None, machine):
             channel.refused["identity"] += 1
             return None
-        if isinstance(message, Join) and arrival.route and message.job != self._join.job:
+        if isinstance(message, Join | Ended) and arrival.route and message.job != self._join.job:
             here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, message))
             refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
             channel.send(msgspec.msgpack.encode(refusal), arrival.route)
@@ -260,7 +313,12 @@ class Rendezvous:
             return None
         known = machine in self.last_received and machine != self.machine
         is_here = machine in self._joins and machine != 0
-        if self.machine == 0 and not is_here and not isinstance(message, Join):
+        if isinstance(message, Ended) and self._start is not None:
+            # It ends before it could join late; the run goes on without it, and nothing waits for its nodes.
+            refusal = Refuse("the run has begun without this machine")
+            channel.send(msgspec.msgpack.encode(refusal), arrival.route)
+            return None
+        if self.machine == 0 and not is_here and not isinstance(message, Join | Ended):
             channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
         if not known or not self._keeps_route(channel, machine, arrival.route):
@@ -351,14 +409,15 @@ class Rendezvous:
         except (BadInput, StartError) as error:
             self._refuse(Refuse(str(error), isinstance(error, BadInput)))
 
-    def _refuse(self, refusal: Refuse) -> NoReturn:
+    def _refuse(self, refusal: Refuse, seconds: float | None = None) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
-        limit = time.monotonic() + Timeouts.refusal
+        self._is_over = True
+        limit = time.monotonic() + (Timeouts.refusal if seconds is None else seconds)
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(message, Join):
+                if isinstance(message, Join | Ended):
                     self.send(refusal, message.machine)
         raise refusal.error()
 

@@ -21,6 +21,7 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.base import Cluster
+from decentnode.launcher.cluster.early_end import refusal_for
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.cluster.vector_sender import VectorSender
@@ -129,6 +130,9 @@ class SeveralMachines(Cluster):
     def conclude(self) -> None:
         # The reports of its nodes' ends may have been lost with a broken connection.
         self._relay(self.membership.last_words() if self._machine else ())
+
+    def part(self, error: BaseException) -> None:
+        self._rendezvous.part(refusal_for(error))
 
     def close(self) -> None:
         self._rendezvous.close()

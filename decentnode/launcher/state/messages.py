@@ -51,6 +51,17 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Whether the same command starts the run and resumes it, so that one without it takes that of others."""
 
 
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A machine has ended before all have met."""
+
+    machine: int
+    reason: str
+    is_bad_input: bool = False
+    """Whether the user must correct a file first."""
+    job: str = ""
+    """The job of torchrun or Slurm, as in `Join`."""
+
+
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """Machine 0 has the Join, and waits for these machines."""
 
@@ -183,7 +194,7 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    Join | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
+    Join | Ended | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
     | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
