@@ -18,8 +18,8 @@ from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.early_end import told_to_others
 from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
+from decentnode.launcher.early_end import end_announced, end_announced_in_store
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
@@ -46,14 +46,15 @@ def run_here(
     imported = plugin_threads()
     with with_locations(config, overrides), ExitStack() as early_end:
         job = job_of(settings)
-        settings = settle(settings, or_resume)
+        with end_announced_in_store(job):
+            settings = settle(settings, or_resume)
         machine = this_machine(settings)
         if or_resume:
             resume_plan = started_before(settings, overrides)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
-        early_end.enter_context(told_to_others(settings, machine, job.name if job else ""))
+        early_end.enter_context(end_announced(settings, machine, job.name if job else ""))
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)

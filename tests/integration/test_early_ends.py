@@ -52,3 +52,15 @@ def test_a_signal_to_one_that_waits_for_the_others(machine, signum, tmp_path):
         1: "has ended before the run began: it was stopped",
     }
     assert said[machine] in runs[1 - machine].text
+
+
+def test_a_mistake_in_the_words_of_one_machine(tmp_path):
+    runs = [start(tmp_path, 31540, m, *(["roudns=5"] if m else [])) for m in range(2)]
+    assert [run.wait(SOON) for run in runs] == [2, 2], runs[0].story
+    line = (
+        "machine 1 (127.0.0.2, ranks 2-3) has ended before the run began: command line: roudns: unknown key"
+    )
+    assert line in runs[0].text, runs[0].text
+    alone = Run(tmp_path / "alone", ["roudns=5"])
+    began = time.monotonic()
+    assert alone.wait(SOON) == 2 and alone.text.count("\n") == 1 and time.monotonic() - began < 5

@@ -18,9 +18,9 @@ from decentnode.config.loader import MOST_SHOWN
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
 from decentnode.core.streams import print_line
-from decentnode.core.text import counted, printable
+from decentnode.core.text import counted, first_line, printable
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, BadInput, StartError
+from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, StartError, explained
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.state.messages import DECODER, Ended, Join, LauncherMessage, Refuse, Start, Wait
@@ -44,6 +44,14 @@ NO_LAUNCHER = "what listens there does not answer: another program, or a run wit
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
+
+
+def refusal_for(error: BaseException) -> Refuse:
+    """Returns what the other machines are told of the error that ends this one."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return Refuse("it was stopped")
+    reason = first_line(error) if isinstance(error, DecentnodeError) else explained(error)
+    return Refuse(reason[:500], isinstance(error, BadInput))
 
 
 class Rendezvous:

@@ -21,9 +21,8 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.base import Cluster
-from decentnode.launcher.cluster.early_end import refusal_for
 from decentnode.launcher.cluster.late_join import LateJoin
-from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.cluster.rendezvous import Rendezvous, refusal_for
 from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog

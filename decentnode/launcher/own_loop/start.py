@@ -19,8 +19,8 @@ from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.early_end import told_to_others
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
+from decentnode.launcher.early_end import end_announced
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
@@ -70,7 +70,7 @@ def serve_scripts(
         settings = settings if or_resume else settle(settings)
         machine = this_machine(settings)
         job_name = job.name if job else ""
-        with told_to_others(settings, machine, job_name):
+        with end_announced(settings, machine, job_name):
             if shortage := preflight.check(settings, machine):
                 print_line(shortage)
             launcher = Launcher(
