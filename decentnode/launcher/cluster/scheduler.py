@@ -11,6 +11,7 @@ from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
 from decentnode.errors import BadInput
+from decentnode.formats.reader import machine_parts
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
 from decentnode.mapping.base import Linear, Mapping
 from decentnode.mapping.environment import known_addresses
@@ -94,9 +95,11 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[Overrid
     directory = run_dir
     if job:
         directory = machine_directory(run_dir, job.machine)
-    elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
-        # The directory itself is that of the machine which came first.
-        settings = config.load(run_dir / "config.yaml", overrides)
+    elif len(parts := machine_parts(run_dir)) == 1:
+        return parts[0]
+    elif parts or (os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml"))):  # noqa: PTH113
+        # Or the directory itself is that of the machine which came first.
+        settings = config.load((parts or [run_dir])[0] / "config.yaml", overrides)
         is_given = any(isinstance(o, str) and o.startswith("machine=") for o in overrides)
         directory = machine_directory(
             run_dir, this_machine(settings if is_given else replace(settings, machine=None))
