@@ -278,6 +278,8 @@ class Timeouts:
     """An observation without new input, until it uses what has arrived."""
     last_observation: ClassVar[float] = 60.0
     """Observations after all nodes have finished."""
+    all_finished: ClassVar[float] = 10.0
+    """A machine's wait, after its own nodes have finished, for machine 0 to say that all have."""
     stopped_observation: ClassVar[float] = 8.0
     """Observations after all nodes have finished, in a run that was asked to stop."""
     last_rows: ClassVar[float] = 30.0

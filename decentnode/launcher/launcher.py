@@ -62,7 +62,13 @@ from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.launcher.state.messages import CheckpointsCommitted, ClusterMessage, Pause, StopRequest
+from decentnode.launcher.state.messages import (
+    AllFinished,
+    CheckpointsCommitted,
+    ClusterMessage,
+    Pause,
+    StopRequest,
+)
 from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.launcher.state.target import Target
 from decentnode.mapping.job import seconds_to_stop
@@ -221,6 +227,9 @@ class Launcher:
         self._message_dispatcher.register(CheckpointsCommitted, self._run_state.retention.receive)
         self._message_dispatcher.register(StopRequest, self._graceful_stop.take)
         self._message_dispatcher.register(Pause, self._graceful_stop.take)
+        self._message_dispatcher.register(AllFinished, self._note_end_of_all)
+        self._is_over = False
+        """Whether machine 0 has said that all nodes have finished."""
         self._next_progress = 0.0
         """When the progress of the nodes is read next."""
         self._rows_due = NEVER
@@ -579,6 +588,10 @@ class Launcher:
 
     # After the last round.
 
+    def _note_end_of_all(self, finished: AllFinished) -> None:
+        # Machine 0 knows that by itself.
+        self._is_over = self.machine != 0
+
     def _stop_nodes(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
@@ -613,10 +626,17 @@ class Launcher:
         if not self.run_id:
             return
         self._observer.finish()
+        if self.machine == 0 and self._have_all_finished:
+            self._cluster.send(AllFinished())
         within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
         clock = AwakeClock(POLL_INTERVAL)
         limit = clock.now() + within
-        while (self._observer.is_alive() or self._are_evaluating) and not self._graceful_stop.is_urgent:
+        end_of_all = clock.now() + Timeouts.all_finished
+        while (
+            self._observer.is_alive()
+            or self._are_evaluating
+            or (self._awaits_end_of_all and clock.now() < end_of_all)
+        ) and not self._graceful_stop.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
             if clock.now() > limit and not (self._are_evaluating and not self._is_stopping()):
                 break
@@ -626,6 +646,21 @@ class Launcher:
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
             self._degrade("observer", f"mean model and consensus distance are not available: {why}")
+
+    @property
+    def _have_all_finished(self) -> bool:
+        """Whether the run is over, as far as this machine knows."""
+        finished = self.membership.ranks(MemberState.FINISHED)
+        return self._is_over or len(finished) == len(self.membership.members)
+
+    @property
+    def _awaits_end_of_all(self) -> bool:
+        """Whether machine 0, which is there, may still say that the run is over."""
+        if self._have_all_finished or self._is_stopping() or self._cluster.is_left_alone():
+            return False
+        return self.machine != 0 and self.membership.local.issubset(
+            self.membership.ranks(MemberState.FINISHED)
+        )
 
     @property
     def _are_evaluating(self) -> bool:
@@ -673,6 +708,7 @@ class Launcher:
         for entries in of_extensions:
             summary |= entries
         summary["health"] = self._health()
+        summary["all_finished"] = self._have_all_finished
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)

@@ -21,7 +21,7 @@ from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
 from decentnode.launcher.early_end import end_announced, end_announced_in_store
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
+from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before, what_is_awaited
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node import dry_round
@@ -54,6 +54,8 @@ def run_here(
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
+            if resume_plan is not None and (line := what_is_awaited(resume_plan, machine)):
+                print_line(line)
         early_end.enter_context(end_announced(settings, machine, job.name if job else ""))
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):

@@ -1,6 +1,8 @@
 """Machines that share the folder of their run: the folder above theirs stands for the run."""
 
+import json
 import shutil
+import time
 
 import pytest
 
@@ -70,3 +72,27 @@ def test_each_machine_resumes_its_part(folder):
     resumed = [start_command(output, *words, f"machine={m}") for m, output in enumerate(outputs)]
     assert [process.wait(60) for process in resumed] == [0, 0], outputs[0].read_text()
     assert Results(folder).summary["ended_rounds"] == 8
+
+
+def test_a_machine_alone_on_its_disk_knows_that_the_run_is_over(tmp_path):
+    """It ends at once; where nobody has said so, it waits for machine 0."""
+
+    def start(machine, *words):
+        ports = ["mapping.rendezvous_port=31620", "communication={name: zeromq, base_port: 31630}"]
+        disk = tmp_path / f"disk{machine}"
+        return Run(disk, [*WORDS, *ports, f"machine={machine}", "rounds=6", *words])
+
+    runs = [start(m) for m in range(2)]
+    assert [run.wait() for run in runs] == [0, 0], runs[0].story
+    own = tmp_path / "disk1" / "machine-1"
+    again = start(1)
+    began = time.monotonic()
+    assert again.wait() == 0 and time.monotonic() - began < 10, again.text
+    assert again.text == f"{own}: this run has finished all its 6 rounds; nothing is left to do\n"
+    summary = json.loads((own / "summary.json").read_text())
+    assert summary.pop("all_finished") and summary["finished_nodes"] == 2
+    (own / "summary.json").write_text(json.dumps(summary))
+    alone = start(1, "failures.start_deadline=2")
+    assert alone.wait() == 4
+    assert f"{own}: the nodes of this machine have finished; waiting for machine 0" in alone.text
+    assert "no process listens at this port" in alone.text

@@ -24,7 +24,7 @@ from decentnode.launcher.early_end import end_announced
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
-from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
+from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before, what_is_awaited
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node.experiment import Experiment
@@ -57,6 +57,8 @@ def serve_scripts(
                 print_line(line)
                 server.dismiss(JoinRefusal(line, is_finished=True), late=Timeouts.attach)
                 return ExitCode.OK
+            if resume_plan is not None and (line := what_is_awaited(resume_plan, this_machine(settings))):
+                print_line(line)
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:

@@ -113,6 +113,7 @@ class ResumePlan:
         if not os.path.exists(path):  # noqa: PTH110 - that of another machine may not be ours
             return None
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
+        finished = nodes if read_object(path).get("all_finished") else finished
         if (run_id := read_object(path).get("run_id")) != self._state["run_id"]:
             raise BadInput(f"{path}: is of another run, {run_id}; remove it")
         target: dict[str, Any] = read_object(path).get("target") or {}
@@ -246,12 +247,30 @@ def started_before(
 
 
 def how_it_is_over(resume_plan: ResumePlan, machine: int) -> str:
-    """Returns a line if no node of the run has rounds left, as machine 0 knows; otherwise an empty text."""
+    """Returns a line if no node of the run has rounds left; otherwise an empty text.
+
+    Machine 0 knows that, and others to which it has said so.
+    """
     run_dir, settings = resume_plan.run_dir, resume_plan.settings
+    nodes = settings.mapping.make().num_nodes
     # Machines that share a file system have their directories side by side.
-    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
-    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
-    return f"{run_dir}: {ended[0]}; nothing is left to do" if ended else ""
+    for known in {run_dir: None, run_dir if machine == 0 else run_dir.with_name("machine-0"): None}:
+        if ended := resume_plan.ended(nodes, known):
+            return f"{run_dir}: {ended[0]}; nothing is left to do"
+    return ""
+
+
+def what_is_awaited(resume_plan: ResumePlan, machine: int) -> str:
+    """Returns a line if only the nodes of other machines may have rounds left; otherwise an empty text."""
+    settings = resume_plan.settings
+    mapping = settings.mapping.make()
+    here = len(mapping.ranks_of(machine))
+    if machine == 0 or not resume_plan.ended(here, resume_plan.run_dir):
+        return ""
+    return (
+        f"{resume_plan.run_dir}: the nodes of this machine have finished; waiting for machine 0, which knows "
+        f"of the others, for at most {settings.failures.start_deadline:g} s"
+    )
 
 
 def write_state(

@@ -103,6 +103,10 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
         return kind(f"{teller}{self.reason}")
 
 
+class AllFinished(msgspec.Struct, frozen=True, tag="all-finished"):
+    """All nodes of the run have finished, as machine 0 knows."""
+
+
 class RelayedReports(msgspec.Struct, frozen=True, tag="relay"):
     """Reports of a machine's nodes; without reports it only shows that its launcher runs."""
 
@@ -194,8 +198,8 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    Join | Ended | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
-    | VectorAck | StopRequest | Pause | CheckpointsCommitted
+    Join | Ended | Wait | Start | Refuse | AllFinished | RelayedReports | PartialSum | PartialDistance
+    | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
 ClusterMessage = LauncherMessage | MeanVector
