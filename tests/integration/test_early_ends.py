@@ -12,6 +12,21 @@ from tests.integration.test_machines import FOUR, LOOPBACK
 OTHERS = ["127.0.0.1, ranks 0-1", "127.0.0.2, ranks 2-3"]
 SOON = 15.0
 """Seconds; the others would wait for 60."""
+SLOW = """
+import time
+from dataclasses import dataclass
+
+from decentnode.datasets.digits import Digits
+
+
+@dataclass
+class Slow(Digits):
+    seconds: float = 0.0
+
+    def read(self, seed):
+        time.sleep(self.seconds)
+        return super().read(seed)
+"""
 
 
 def start(tmp_path, port, machine, *overrides):
@@ -64,3 +79,13 @@ def test_a_mistake_in_the_words_of_one_machine(tmp_path):
     alone = Run(tmp_path / "alone", ["roudns=5"])
     began = time.monotonic()
     assert alone.wait(SOON) == 2 and alone.text.count("\n") == 1 and time.monotonic() - began < 5
+
+
+def test_a_signal_while_the_dataset_is_read(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    runs = [start(tmp_path, 31660, m, f"dataset={{name: 'slow:Slow', seconds: {30 * m}}}") for m in range(2)]
+    wait_until(lambda: "waiting for machine 1" in runs[0].text, 30)
+    os.kill(runs[1].process.pid, signal.SIGTERM)
+    assert [run.wait(SOON) for run in runs] == [4, 143], runs[0].story
+    line = f"machine 1 ({OTHERS[1]}) has ended before the run began: it was stopped\n"
+    assert runs[0].text.endswith(line)
