@@ -4,6 +4,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from decentnode.config import extends, loader
 from decentnode.config import overrides as command_line
@@ -18,10 +20,10 @@ from decentnode.core.version import __version__
 from decentnode.errors import BadInput, StartError
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.rendezvous import Rendezvous, refusal_for
-from decentnode.launcher.cluster.scheduler import this_machine
+from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.state.messages import Join
-from decentnode.mapping.environment import known_addresses
-from decentnode.mapping.job import SchedulerJob, find_job
+from decentnode.mapping.environment import known_addresses, started_machines
+from decentnode.mapping.job import SchedulerJob
 
 OF_MACHINES = ("mapping", "machine", "security", "failures")
 """The sections that say who the machines are, and how they are linked."""
@@ -47,29 +49,29 @@ def announce_defects(source: ConfigSource, overrides: Sequence[Override], error:
     """Tells the other machines what is wrong with the configuration of this one, as far as it names them."""
     # What prevents that is a consequence of the defects.
     with contextlib.suppress(Exception):
-        job = find_job()
+        settings = _machines_alone(source, overrides)
+        job = job_of(settings)
         if job and len(job.processes) > 1 and not known_addresses(job):
             _end_job(job, error, Timeouts.early_end)
             return
-        settings = _machines_alone(source, overrides, job)
+        # With a directory, which nothing is written to, no machine is asked.
+        settings = settle(replace(settings, run_dir=str(Path("runs") / STAND_IN)))
         if len(settings.mapping.make().machines) > 1:
-            _end(settings, job.machine if job else this_machine(settings), job.name if job else "", error)
+            _end(settings, this_machine(settings), job.name if job else "", error)
 
 
-def _machines_alone(
-    source: ConfigSource, overrides: Sequence[Override], job: SchedulerJob | None
-) -> Settings:
+def _machines_alone(source: ConfigSource, overrides: Sequence[Override]) -> Settings:
     """Returns settings with the machines and links of a configuration that has defects in other sections."""
     document = extends.read(source)
     for override in overrides:
         command_line.apply(document, override)
     values = {name: document.value[name] for name in OF_MACHINES if name in document.value}
-    if job is None:
-        nodes = sum(machine["nodes"] for machine in values["mapping"]["machines"])
+    mapping = values.get("mapping")
+    options = mapping if isinstance(mapping, dict) else {}
+    if listed := options.get("machines"):
+        nodes = sum(machine["nodes"] for machine in listed)
     else:
-        addresses = known_addresses(job)
-        values["mapping"] = {"machines": [{"address": address, "nodes": 1} for address in addresses]}
-        nodes = len(addresses)
+        nodes = started_machines() * options.get("nodes_per_machine", 1)
     whole = extends.read(STAND_IN).value | {"graph": {"name": "ring", "nodes": nodes}}
     return loader.understand(Document(document.file, whole | values))
 

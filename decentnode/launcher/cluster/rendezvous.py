@@ -97,6 +97,7 @@ class Rendezvous:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
         self._open()
+        self._noticed, self._named = time.monotonic(), set[int]()
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
         return meet(deadline, is_stopped)
 
@@ -138,7 +139,7 @@ class Rendezvous:
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit, notice = clock.now() + deadline, clock.now() + Timeouts.rendezvous_notice
+        limit = clock.now() + deadline
         enough_since: float | None = None
         while missing := self._missing():
             # The others must not wait for their deadline.
@@ -155,9 +156,7 @@ class Rendezvous:
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 what = self._awaited(missing)
                 self._refuse(Refuse(f"timed out after {deadline:.0f} s waiting for {what}{refused}"))
-            if now > notice:
-                notice = limit
-                print_line(f"waiting for {self._awaited(missing)}, for at most {limit - now:.0f} s more")
+            self._notice(missing, limit - now)
             for message in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(message, Ended):
                     self._take_end(message)
@@ -229,16 +228,13 @@ class Rendezvous:
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
         limit, next_join = clock.now() + deadline, 0.0
-        notice = clock.now() + Timeouts.rendezvous_notice
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
             # Repeated, because machine 0 may start later, and counts silent machines as missing.
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
-            if now > notice:
-                notice = limit
-                print_line(f"waiting for {self._awaited(absent)}, for at most {limit - now:.0f} s more")
+            self._notice(absent, limit - now)
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
@@ -260,6 +256,13 @@ class Rendezvous:
             raise StartError(f"the run was stopped on machine {self.machine}")
         self._is_over = True
         raise StartError(f"timed out after {deadline:.0f} s waiting for {self._awaited(absent)}")
+
+    def _notice(self, machines: Collection[int], seconds: float) -> None:
+        """Says which machines are missing, for at most so many seconds; again when others are."""
+        if time.monotonic() - self._noticed < Timeouts.rendezvous_notice or self._named == set(machines):
+            return
+        self._noticed, self._named = time.monotonic(), set(machines)
+        print_line(f"waiting for {self._awaited(machines)}, for at most {seconds:.0f} s more")
 
     def _awaited(self, machines: Collection[int]) -> str:
         """Returns which machines are awaited, and why the first of them is not reached, if that is known."""
