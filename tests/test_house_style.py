@@ -431,6 +431,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "extension": {"state"},
         "peer_service": {"preflight", "processes"},
         "cluster": {"processes", "state"},
+        "early_end": {"cluster", "preflight", "state"},
         "monitoring": {"state"},
         "observer": {"processes", "state"},
         "recovery": {"processes", "state"},
@@ -439,8 +440,8 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "cluster", "extension", "monitoring", "observer", "peer_service", "preflight", "processes",
             "recovery", "report", "state",
         },
-        "start": {"cluster", "launcher", "preflight", "recovery", "report"},
-        "own_loop": {"cluster", "launcher", "preflight", "processes", "recovery", "report"},
+        "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report"},
+        "own_loop": {"cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report"},
     },
 }  # fmt: skip
 """Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""

@@ -10,6 +10,7 @@ import msgspec
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.formats.reader import Live, read_evaluations, read_events
+from decentnode.formats.run import run_directory
 from decentnode.launcher.monitoring.control_socket import (
     NOBODY_THERE,
     NodeStatus,
@@ -31,6 +32,7 @@ HEADING = "  rank   round  state     doing               since      loss  waits 
 
 def report(run_dir: Path) -> Iterator[str]:
     """The lines of `decentnode status`; raises BadInput or RunFailed."""
+    run_dir = run_directory(run_dir)
     live = live_of(run_dir)
     if live is not None:
         try:

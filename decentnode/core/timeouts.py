@@ -245,6 +245,12 @@ class Timeouts:
     """A machine that was given a place in a run, until another one may have it; the wait for such a place."""
     refusal: ClassVar[float] = 5.0
     """Repetition of a refused start, for machines that join meanwhile."""
+    early_end: ClassVar[float] = 20.0
+    """What a machine that has failed before all have met waits to tell the others."""
+    rendezvous_notice: ClassVar[float] = 10.0
+    """A wait for other machines, until a line says for which."""
+    reach: ClassVar[float] = 2.0
+    """A try to reach a machine that is missing."""
     store_farewell: ClassVar[float] = 5.0
     """Service of a finished rank of DecentralizedDataParallel whose store others may still read."""
     launcher_linger: ClassVar[float] = 2.0

@@ -15,6 +15,7 @@ from decentnode.formats.reader import (
     StrPath,
     check_run,
     is_simulated,
+    machine_parts,
     read_evaluations,
     read_metrics,
     read_object,
@@ -32,8 +33,7 @@ class RunFiles:
 
     def __init__(self, directory: StrPath) -> None:
         """Raises BadInput if that is not the directory of a run."""
-        self.directory = Path(directory)
-        check_run(self.directory)
+        self.directory = run_directory(directory)
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -122,3 +122,17 @@ class RunFiles:
         except OSError:
             return True
         return False
+
+
+def run_directory(directory: StrPath, more: str = "") -> Path:
+    """Returns the directory of a run; raises BadInput for another one, which `more` says more about.
+
+    Where machines share it, that is the part of the first one that is in progress, or else of the one that
+    knows of most nodes how they ended.
+    """
+    parts = [RunFiles(part) for part in machine_parts(directory)]
+    if not parts:
+        check_run(directory, more)
+        return Path(directory)
+    running = next((run for run in parts if run.state == RUNNING), None)
+    return (running or max(parts, key=lambda run: int(run.summary.get("finished_nodes") or 0))).directory

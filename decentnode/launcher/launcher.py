@@ -263,6 +263,7 @@ class Launcher:
             summary = self._sum_up(wall)
         except BaseException as error:
             self.console.close()
+            self._cluster.part(error)
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
@@ -659,7 +660,7 @@ class Launcher:
         limit = clock.now() + within
         while self._awaits_observations() and not self._graceful_stop.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
-            if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
+            if clock.now() > limit and not (self._are_evaluating and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
         self._cluster.flush_contributions()
@@ -671,7 +672,14 @@ class Launcher:
     def _awaits_observations(self) -> bool:
         """Whether results of the last rounds will still come: from here, or from the coordinator."""
         is_told = self._cluster.coordinates or self._has_all_rows
-        return self._observer.is_alive() or self._evaluators.is_busy or not is_told
+        return self._observer.is_alive() or self._are_evaluating or not is_told
+
+    @property
+    def _are_evaluating(self) -> bool:
+        """Whether evaluators here or on a machine that is heard of have something to report."""
+        observing, ranks_of = self._cluster.observing, self.experiment.mapping.ranks_of
+        ranks = set(chain.from_iterable(map(ranks_of, observing)))
+        return self._evaluators.is_busy or self.evaluations.awaits(ranks)
 
     def _complete_extensions(self) -> None:
         """Waits for what the summary has of extensions, such as the attacks on the last rounds."""

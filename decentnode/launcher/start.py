@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +19,7 @@ from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import idle_notice, settle, this_machine
+from decentnode.launcher.early_end import end_announced, end_announced_in_store
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
@@ -42,14 +44,16 @@ def run_here(
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
     imported = plugin_threads()
-    with with_locations(config, overrides):
-        settings, job = settle(settings, or_resume)
+    with with_locations(config, overrides), ExitStack() as early_end:
+        with end_announced_in_store(settings.mapping.make().job):
+            settings, job = settle(settings, or_resume)
         machine = this_machine(settings)
         if or_resume:
             resume_plan = started_before(settings, overrides)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
+        early_end.enter_context(end_announced(settings, machine, job))
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)

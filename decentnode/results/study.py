@@ -14,8 +14,8 @@ import yaml
 from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import Metric, chosen_metric
-from decentnode.formats.reader import NOT_OURS, StrPath, check_run
-from decentnode.formats.run import FINISHED
+from decentnode.formats.reader import NOT_OURS, StrPath, check_run, machine_parts
+from decentnode.formats.run import FINISHED, run_directory
 from decentnode.results import cards
 from decentnode.results.bands import AXES, distance_band, metric_band
 from decentnode.results.curves import (
@@ -520,7 +520,8 @@ def _is_run(path: Path) -> bool:
 def _directories_in(directory: Path) -> list[Path]:
     """The directories of the runs below, by path, without attempts that a sweep has moved aside."""
     paths = sorted(path.parent for path in directory.rglob("config.yaml"))
-    return [path for path in paths if "." not in path.name or path == directory]
+    wholes = (run_directory(path.parent) if path in machine_parts(path.parent) else path for path in paths)
+    return [path for path in dict.fromkeys(wholes) if "." not in path.name or path == directory]
 
 
 def _runs_in(directory: Path) -> Iterator[Run]:

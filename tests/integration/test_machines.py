@@ -1,8 +1,11 @@
 """Several machines: network namespaces with addresses of their own, and loopback addresses."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +131,33 @@ def test_machines_with_different_configurations_refuse_to_start(network, tmp_pat
         assert "machine 2 (10.77.31.3, ranks 5-6) has another configuration or graph" in run.text
         assert run.text.count("\n") == 2
         assert "\n  training.batch_size: 8; machine 0: 16\n" in run.text
+
+
+@pytest.mark.parametrize("what", ["a mistake", "a signal"])
+def test_machines_of_a_store_that_learn_their_addresses(network, what, tmp_path):
+    """Machine 2 comes never; machine 1 ends while machine 0 waits for its address."""
+    environment = {"DECENTNODE_MACHINES": "3", "DECENTNODE_RENDEZVOUS": f"{ADDRESSES[0]}:31560"}
+    words = ["mapping=null", "graph={name: ring, nodes: 3}", "security=none"]
+    runs = [
+        Run(
+            tmp_path / f"machine{m}",
+            [*words, *(["roudns=5"] if m and what == "a mistake" else [])],
+            environment=environment | {"DECENTNODE_MACHINE": str(m)},
+            namespace=NAMESPACES[m],
+            limits={"early_end": 3.0},
+        )
+        for m in range(2)
+    ]
+    if what == "a signal":
+        # That of machine 0 with machine 1, whose address is hexadecimal here.
+        table = ["ip", "netns", "exec", NAMESPACES[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        wait_until(lambda: b"021F4D0A" in subprocess.run(table, capture_output=True).stdout, 30)
+        time.sleep(0.5)
+        os.kill(runs[1].process.pid, signal.SIGTERM)
+    codes = [2, 2] if what == "a mistake" else [4, 143]
+    assert [run.wait(30) for run in runs] == codes, runs[0].story
+    why = "command line: roudns: unknown key" if what == "a mistake" else "it was stopped"
+    assert f"machine 1 has ended before the run began: {why}" in runs[0].text
 
 
 LOOPBACK = machines(["127.0.0.1", "127.0.0.2"], [2, 2])

@@ -173,7 +173,8 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             port = launchers.mapping.rendezvous_port
             assert refusal(launchers.start(1, 0.3)) == (
-                f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+                "timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at "
+                f"tcp://127.0.0.1:{port}: the machine answers, but no process listens at this port"
             )
 
     @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ class TestRendezvous:
             both = launchers.start(0, is_stopped=stopped.is_set), launchers.start(1)
             time.sleep(0.3)
             stopped.set()
-            assert refusal(both[0]) == "stopped"
+            assert refusal(both[0]) == "the run was stopped on machine 0"
             assert refusal(both[1]) == "machine 0: the run was stopped on machine 0"
 
     def test_a_stop_ends_the_waiting_elsewhere(self):
@@ -246,6 +247,42 @@ class TestRendezvous:
             began = time.monotonic()
             assert refusal(launchers.start(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
         assert time.monotonic() - began < 3.0
+
+    def test_the_end_of_one_is_the_end_of_all_unless_enough_are_left(self, monkeypatch):
+        monkeypatch.setattr(Timeouts, "refusal", 0.1)
+        line = "machine 1 (127.0.0.2, ranks 2-3) has ended before the run began: it was stopped"
+        for start, least in (("all", None), ("at_least 4", [1])):
+            with LauncherThreads(3, start, grace=30.0) as launchers:
+                gone = threading.Event()
+                host, first = launchers.start(0), launchers.start(1, is_stopped=gone.is_set)
+                launchers.wait_for(1)
+                gone.set()
+                assert refusal(first) == "the run was stopped on machine 1"
+                if least is None:
+                    assert refusal(host) == line
+                else:
+                    last = launchers.start(2)
+                    launchers.wait_for(2)
+                    failures = launchers.rendezvous_of[0]._failures
+                    launchers.rendezvous_of[0]._failures = replace(failures, grace=0.0)
+                    assert last.result(10.0).absent == host.result(10.0).absent == least
+
+    def test_what_ends_before_the_others_are_there_ends_them_when_they_come(self, monkeypatch, capsys):
+        line = "machine {} ({}) has ended before the run began: no dataset"
+        places = ["127.0.0.1, ranks 0-1", "127.0.0.2, ranks 2-3"]
+        for machine in range(2):
+            with LauncherThreads(2) as launchers:
+                join = join_of(machine)
+                early = Rendezvous(launchers.mapping, machine, join, None, launchers.failures)
+                ending = launchers._pool.submit(early.part, Refuse("no dataset", is_bad_input=True))
+                time.sleep(0.3)
+                teller = "machine 0: " if machine == 0 else ""
+                with pytest.raises(BadInput) as found:
+                    launchers.start(1 - machine).result(10.0)
+                assert str(found.value) == teller + line.format(machine, places[machine])
+                ending.result(3.0)
+                early.close()
+            assert "ends before the run begins: no dataset; the other mach" in capsys.readouterr().out
 
     def test_a_machine_that_is_started_twice_is_refused_and_the_first_stays(self):
         with LauncherThreads(3) as launchers:
@@ -279,9 +316,8 @@ class TestRendezvous:
 
     def leave(self, launchers, machine, gone, future):
         """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
-        gone.set()
+        launchers.kill(machine, gone)
         refusal(future)
-        launchers.rendezvous_of[machine].close()
         host, limit = launchers.rendezvous_of[0], time.monotonic() + 1.0
         while machine in host._joins and time.monotonic() < limit:
             host.last_received[machine] -= 10 * Timeouts.machine_left()
@@ -355,9 +391,8 @@ class TestRendezvous:
             host, gone = launchers.start(0), threading.Event()
             first = launchers.start(1, is_stopped=gone.is_set, handshakes={2: b"old", 3: b"old"})
             time.sleep(0.3)
-            gone.set()
+            launchers.kill(1, gone)
             assert refusal(first) == "the run was stopped on machine 1"
-            launchers.rendezvous_of[1].close()
             time.sleep(0.3)
             second, limit = launchers.start(1, handshakes={2: b"new"}), time.monotonic() + 10
             # Were the last one heard before it, the start would go to where the first one answered.

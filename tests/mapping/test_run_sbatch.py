@@ -21,6 +21,6 @@ def test_the_job_has_a_secret_of_its_own_and_repeats_one_command(tmp_path):
         "mapping={name: environment, nodes_per_machine: 4}", "graph.nodes=8",
     ]  # fmt: skip
     lines = [line.split("|")[:-1] for line in (tmp_path / "commands").read_text().splitlines()]
-    assert [line[:-1] for line in lines[:2]] == [["--kill-on-bad-exit=0", *command]] * 2
+    assert [line[:-1] for line in lines[:2]] == [["--label", "--kill-on-bad-exit=0", *command]] * 2
     assert len({line[-1] for line in lines}) == 3 and [len(line[-1]) for line in lines] == [64, 64, 5]
-    assert lines[2][:-1] == ["--kill-on-bad-exit=0", "--het-group=0-2", *command]
+    assert lines[2][:-1] == ["--label", "--kill-on-bad-exit=0", "--het-group=0-2", *command]

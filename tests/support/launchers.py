@@ -79,6 +79,12 @@ class LauncherThreads:
         endpoint = Rendezvous(self.mapping, machine, join_of(machine)).endpoint
         return LauncherChannel(endpoint, bound, machine, keys or (self.keys[machine] if self.keys else None))
 
+    def kill(self, machine, gone):
+        """Ends a machine, which `gone` stops, without a word to the others."""
+        rendezvous = self.rendezvous_of[machine]
+        rendezvous._send_end = lambda *_: rendezvous.close()
+        gone.set()
+
     def wait_for(self, machine):
         """Waits until machine 0 knows that this one has come."""
         host, limit = self.rendezvous_of[0], time.monotonic() + 10.0

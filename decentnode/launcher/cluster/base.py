@@ -108,6 +108,10 @@ class Cluster(ABC):
         """Sends the others what they may not know yet of the ends of nodes here."""
         return None
 
+    def part(self, error: BaseException) -> None:
+        """Tells the machines that have not met what ends this one, and waits a while for those to come."""
+        return None
+
     def close(self) -> None:
         """Delivers what was sent within two seconds, and closes the sockets."""
         return None

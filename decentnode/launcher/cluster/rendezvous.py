@@ -4,6 +4,7 @@ Before the start, machine 0 is the meeting point, unless it finds that the run i
 late, as another machine does. Afterwards all launchers send to all, and no machine is needed by the others.
 """
 
+import contextlib
 import struct
 import time
 from collections import Counter, deque
@@ -18,15 +19,17 @@ from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.loader import MOST_SHOWN
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
-from decentnode.core.text import counted, printable
+from decentnode.core.streams import print_line
+from decentnode.core.text import counted, first_line, printable
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, BadInput, StartError
+from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, StartError, explained
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.state.messages import (
     DECODER,
     Arrived,
     Ask,
+    Ended,
     Join,
     LauncherMessage,
     Place,
@@ -35,6 +38,7 @@ from decentnode.launcher.state.messages import (
     Wait,
 )
 from decentnode.mapping.base import Mapping, tcp_endpoint
+from decentnode.mapping.reachability import why_unreachable
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
@@ -53,10 +57,19 @@ MOST_EARLY = 256
 """Messages of a run that is in progress which are kept until this machine has its start."""
 MOST_ASKED = 16
 """How many other machines are asked at a time whether the run is in progress."""
+NO_LAUNCHER = "what listens there does not answer: another program, or a run with other links (security)"
 _START = struct.Struct("!QI")
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
+
+
+def refusal_for(error: BaseException) -> Refuse:
+    """Returns what the other machines are told of the error that ends this one."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return Refuse("it was stopped")
+    reason = first_line(error) if isinstance(error, DecentnodeError) else explained(error)
+    return Refuse(reason[:500], isinstance(error, BadInput))
 
 
 class Rendezvous:
@@ -96,11 +109,15 @@ class Rendezvous:
         """Refused connections and messages, by reason."""
         self.news: list[str] = []
         """Lines about machines that differ and may."""
+        self._is_over = False
+        """Whether the machines have met, or were told that they do not."""
 
     def endpoint(self, machine: int) -> str:
         """Returns where a machine receives."""
-        address = self.addresses.get(machine) or self._mapping.address(machine)
-        return tcp_endpoint(address, self._mapping.rendezvous_port)
+        return tcp_endpoint(self._address(machine), self._mapping.rendezvous_port)
+
+    def _address(self, machine: int) -> str:
+        return self.addresses.get(machine) or self._mapping.address(machine)
 
     def move(self, machine: int, address: str) -> None:
         """Records where a machine is reached from now on."""
@@ -119,20 +136,57 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
-        bound = tcp_endpoint(self._mapping.machines[self.machine].bound, self._mapping.rendezvous_port)
-        self._channel = LauncherChannel(self.endpoint, bound, self.machine, self._credentials)
-        self.refused = self._channel.refused
+        channel = self._channel = self._open()
+        self._noticed, self._named = time.monotonic(), set[int]()
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
         self._start = meet(deadline, is_stopped)
         for machine, address in self._start.addresses.items():
             self.move(machine, address)
         # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
         self._started = {} if self._start.late else dict(self._launchers)
-        self._channel.start = _START.pack(self._start.run_id, self._start.incarnation)
+        channel.start = _START.pack(self._start.run_id, self._start.incarnation)
         # Until now most machines had nothing to say to this one.
         now, absent = time.monotonic(), self._start.absent
         self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
         return self._start
+
+    def part(self, refusal: Refuse) -> None:
+        """Tells the other machines why this one ends before all have met; does nothing after that.
+
+        They may not be here yet, so it waits for them for a while.
+        """
+        if self._is_over:
+            return
+        seconds = min(Timeouts.early_end, self._failures.start_deadline)
+        print_line(
+            f"{self._name({self.machine})} ends before the run begins: {refusal.reason}; the other machines "
+            f"are told, for at most {seconds:.0f} s"
+        )
+        with contextlib.suppress(BadInput, StartError):
+            if self._channel is None:
+                self._open()
+            if self.machine == 0:
+                self._refuse(self._after_end(refusal, 0), seconds)
+            limit = time.monotonic() + seconds
+            # Repeated, because machine 0 may start later; it answers with the end of all.
+            while time.monotonic() < limit:
+                self._send_end(refusal)
+                if any(isinstance(message, Refuse) for message in self.receive(timeout=JOIN_INTERVAL)):
+                    return
+
+    def _send_end(self, refusal: Refuse) -> None:
+        self._is_over = True
+        self.send(Ended(self.machine, refusal.reason, refusal.is_bad_input, self._join.job), 0)
+
+    def _after_end(self, refusal: Refuse, machine: int) -> Refuse:
+        reason = f"{self._name({machine})} has ended before the run began: {printable(refusal.reason[:500])}"
+        return Refuse(reason, refusal.is_bad_input)
+
+    def _open(self) -> LauncherChannel:
+        bound = tcp_endpoint(self._mapping.machines[self.machine].bound, self._mapping.rendezvous_port)
+        self._channel = LauncherChannel(self.endpoint, bound, self.machine, self._credentials)
+        self.refused = self._channel.refused
+        return self._channel
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
@@ -142,8 +196,7 @@ class Rendezvous:
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
-                self._tell(Refuse("the run was stopped on machine 0"))
-                raise StartError("stopped")
+                self._refuse(Refuse("the run was stopped on machine 0"), Timeouts.launcher_linger)
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over. The machines of a run in
             # progress would not take part in another one.
@@ -155,8 +208,10 @@ class Rendezvous:
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
-                waited = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}"
-                self._refuse(Refuse(f"{waited}{refused}{refusal}"))
+                what = self._awaited(missing)
+                waited = f"timed out after {deadline:.0f} s waiting for {what}{refused}{refusal}"
+                self._refuse(Refuse(waited))
+            self._notice(missing, limit - now)
             # The run may be in progress without this machine, which was started again.
             self._ask(now, self.machines[1:])
             for message in self.receive(timeout=CHECK_INTERVAL):
@@ -167,6 +222,8 @@ class Rendezvous:
                         self._joins[message.machine] = message
                         self.move(message.machine, message.address)
                         self._tell(Wait(sorted(self._missing())), message.machine)
+                    case Ended():
+                        self._take_end(message)
                     case Start():
                         return self._accepted(message)
                     case Refuse():
@@ -177,8 +234,18 @@ class Rendezvous:
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
+        self._is_over = True
         self._tell(start)
         return start
+
+    def _take_end(self, message: Ended) -> None:
+        """Ends the start if it needs a machine that has ended; otherwise that one alone."""
+        refusal = self._after_end(Refuse(message.reason, message.is_bad_input), message.machine)
+        if self._failures.start == "all":
+            self._refuse(refusal)
+        self._tell(refusal, message.machine)
+        self._joins.pop(message.machine, None)
+        self._launchers.pop(message.machine, None)
 
     def _ask(self, now: float, machines: Sequence[int]) -> None:
         """Sends the Join of this machine to machine 0, and to some of these, in turn."""
@@ -260,23 +327,43 @@ class Rendezvous:
             # Repeated, because machine 0 may start later, and counts silent machines as missing. Where it
             # does not answer, the run may be in progress without it.
             self._ask(now, () if now - answered < 2 * JOIN_INTERVAL else self.machines)
+            self._notice(absent, limit - now)
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
                         return self._accepted(message)
                     case Refuse():
+                        self._is_over = True
                         raise message.error(f"machine {message.machine}: ")
                     case Wait():
                         absent, answered = set(message.missing), now
             if self._channel is not None and self._channel.is_refused:
+                self._is_over = True
                 raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
+            self._send_end(Refuse("it was stopped"))
             raise StartError(f"the run was stopped on machine {self.machine}")
-        where = f" at {self.endpoint(0)}" if absent == {0} else ""
-        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
+        self._is_over = True
+        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._awaited(absent)}")
+
+    def _notice(self, machines: Collection[int], seconds: float) -> None:
+        """Says which machines are missing, for at most so many seconds; again when others are."""
+        if time.monotonic() - self._noticed < Timeouts.rendezvous_notice or self._named == set(machines):
+            return
+        self._noticed, self._named = time.monotonic(), set(machines)
+        print_line(f"waiting for {self._awaited(machines)}, for at most {seconds:.0f} s more")
+
+    def _awaited(self, machines: Collection[int]) -> str:
+        """Returns which machines are awaited, and why the first of them is not reached, if that is known."""
+        first = min(machines)
+        why = why_unreachable(self._address(first), self._mapping.rendezvous_port, Timeouts.reach)
+        if first == 0:
+            return f"{self._name(machines)} at {self.endpoint(0)}: {why or NO_LAUNCHER}"
+        return self._name(machines) + (f"; machine {first}: {why}" if why else "")
 
     def _accepted(self, start: Start) -> Start:
         """Returns a start that this machine accepts: signatures and quorum are checked here, too."""
+        self._is_over = True
         if wrong := self._objection(start):
             raise StartError(wrong)
         return start
@@ -348,12 +435,17 @@ class Rendezvous:
             return None
         if machine not in self.last_received:
             return None
+        if isinstance(message, Ended) and self._start is not None:
+            # It ends before it could join late; the run goes on without it, and nothing waits for its nodes.
+            refusal = Refuse("the run has begun without this machine", machine=self.machine)
+            channel.answer(msgspec.msgpack.encode(refusal), arrival.launcher)
+            return None
         is_answer = isinstance(message, Wait | Start | Refuse)
         # Only machine 0 begins a run; another one lets machines join the run in progress.
         if isinstance(message, Start) and machine and not message.late:
             channel.refused["identity"] += 1
             return None
-        if isinstance(message, Join):
+        if isinstance(message, Join | Ended):
             if not arrival.launcher or not self._is_of_this_run(channel, message, arrival.launcher):
                 return None
         elif is_answer == bool(arrival.launcher) or not (is_answer or self._takes_part(arrival, message)):
@@ -372,7 +464,7 @@ class Rendezvous:
         start = self._channel.start if self._channel is not None else b""
         return arrival.start == start and (is_known or isinstance(message, Arrived))
 
-    def _is_of_this_run(self, channel: LauncherChannel, join: Join, launcher: bytes) -> bool:
+    def _is_of_this_run(self, channel: LauncherChannel, join: Join | Ended, launcher: bytes) -> bool:
         """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""
         machine, reason = join.machine, ""
         if join.job != self._join.job:
@@ -461,14 +553,15 @@ class Rendezvous:
         except (BadInput, StartError) as error:
             self._refuse(Refuse(str(error), isinstance(error, BadInput)))
 
-    def _refuse(self, refusal: Refuse) -> NoReturn:
+    def _refuse(self, refusal: Refuse, seconds: float | None = None) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
-        limit = time.monotonic() + Timeouts.refusal
+        self._is_over = True
+        limit = time.monotonic() + (Timeouts.refusal if seconds is None else seconds)
         self._tell(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._launchers) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(message, Join):
+                if isinstance(message, Join | Ended):
                     self._tell(refusal, message.machine)
         raise refusal.error()
 

@@ -17,6 +17,7 @@ from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.streams import print_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
+from decentnode.formats.reader import machine_parts
 from decentnode.launcher.cluster.place import find_place, is_listening, saved_addresses
 from decentnode.launcher.preflight import credentials
 from decentnode.launcher.state.messages import Ask
@@ -25,7 +26,7 @@ from decentnode.mapping.base import Linear, Mapping, is_loopback
 from decentnode.mapping.environment import known_addresses
 from decentnode.mapping.job import SchedulerJob, both_ends, find_job, find_series
 from decentnode.mapping.open import Open
-from decentnode.mapping.stores import STORE_INTERVAL, why_unreachable
+from decentnode.mapping.reachability import RETRY_INTERVAL, why_unreachable
 
 
 def settle(settings: Settings, or_resume: bool = False) -> tuple[Settings, str]:
@@ -129,7 +130,7 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
         if place is None and waited > settings.failures.start_deadline:
             why = why_unreachable(first, port, Timeouts.launcher_probe) or "what answers is of another job"
             raise StartError(f"no run was found at {first}, port {port}, within {waited:.0f} s: {why}")
-        time.sleep(STORE_INTERVAL)
+        time.sleep(RETRY_INTERVAL)
     index = place.index if place is not None else 0
     address = f"127.0.0.{1 + index}" if is_loopback(first) else own
     addresses = place.addresses if place is not None else {}
@@ -144,7 +145,7 @@ def _ends(host: str, port: int, limit: float) -> tuple[str, str]:
         except OSError as error:
             if time.monotonic() > limit:
                 raise StartError(f"{host}: {error.strerror or error} (key mapping.rendezvous)") from error
-        time.sleep(STORE_INTERVAL)
+        time.sleep(RETRY_INTERVAL)
 
 
 def _place_before(settings: Settings) -> tuple[int, dict[int, str]]:
@@ -189,9 +190,11 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[Overrid
     directory = run_dir
     if job:
         directory = machine_directory(run_dir, job.machine)
-    elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
-        # The directory itself is that of the machine which came first.
-        settings = config.load(run_dir / "config.yaml", overrides)
+    elif len(parts := machine_parts(run_dir)) == 1:
+        return parts[0]
+    elif parts or (os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml"))):  # noqa: PTH113
+        # Or the directory itself is that of the machine which came first.
+        settings = config.load((parts or [run_dir])[0] / "config.yaml", overrides)
         is_given = any(isinstance(o, str) and o.startswith("machine=") for o in overrides)
         directory = machine_directory(
             run_dir, this_machine(settings if is_given else replace(settings, machine=None))

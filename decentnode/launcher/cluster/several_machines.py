@@ -24,7 +24,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.base import Cluster
 from decentnode.launcher.cluster.late_join import LateJoin
-from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.cluster.rendezvous import Rendezvous, refusal_for
 from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.processes.fork_server import INCARNATIONS
 from decentnode.launcher.state.dispatcher import Dispatcher
@@ -202,6 +202,9 @@ class SeveralMachines(Cluster):
         # The reports of its nodes' ends may have been lost with a broken connection.
         self._relay(self.membership.standing())
 
+    def part(self, error: BaseException) -> None:
+        self._rendezvous.part(refusal_for(error))
+
     def close(self) -> None:
         self._rendezvous.close()
 
@@ -236,11 +239,11 @@ class SeveralMachines(Cluster):
         self._lose_silent(now)
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        machines = [to]
-        if to is None:
-            # Also to silent machines, which may be suspended, but not to those that never came.
-            others = [machine for machine in self._arrivals if machine != self._machine]
-            machines = others if self.coordinates else [self.coordinator]
+        if to is not None:
+            return self._rendezvous.send(message, to)
+        # Also to silent machines, which may be suspended, but not to those that never came.
+        others = [machine for machine in self._arrivals if machine != self._machine]
+        machines = others if self.coordinates else [self.coordinator]
         return sum(self._rendezvous.send(message, machine) for machine in machines)
 
     def relay(self, report: Report) -> None:

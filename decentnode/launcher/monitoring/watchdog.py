@@ -299,6 +299,8 @@ class Watchdog:
         activities = {seen.activity for seen in self._sightings(watched)}
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # the nodes bound this wait themselves
+        if self._are_scripts and activities == {Activity.END}:
+            return NEVER
         return self._timeouts.stuck_process(
             watched.longest, Activity.START in activities, Activity.EVALUATE in activities,
             saved_bytes=self._saved_bytes * (Activity.CHECKPOINT in activities),

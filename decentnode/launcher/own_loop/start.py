@@ -13,13 +13,14 @@ from typing import Any, TextIO
 import torch
 
 from decentnode.communication.launcher_link.attachment import JoinRefusal
-from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
+from decentnode.core.process_setup import check_kernel, default_threads, exit_by_signals
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
+from decentnode.errors import BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import settle, this_machine
+from decentnode.launcher.early_end import end_announced
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
@@ -68,18 +69,18 @@ def serve_scripts(
         if not or_resume:
             settings, job = settle(settings)
         machine = this_machine(settings)
-        if shortage := preflight.check(settings, machine):
-            print_line(shortage)
-        experiment = Experiment.from_settings(settings)
-        launcher = Launcher(
-            experiment,
-            machine,
-            screen(sys.stdout),
-            resume_plan,
-            job=job,
-            make_server=server.serve,
-            or_resume=or_resume,
-        )
+        with end_announced(settings, machine, job):
+            if shortage := preflight.check(settings, machine):
+                print_line(shortage)
+            launcher = Launcher(
+                Experiment.from_settings(settings),
+                machine,
+                screen(sys.stdout),
+                resume_plan,
+                job=job,
+                make_server=server.serve,
+                or_resume=or_resume,
+            )
         return launcher.run()
     except DecentnodeError as error:
         refusal = JoinRefusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
@@ -124,16 +125,6 @@ def starter(
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     return start
-
-
-def exit_by_signals() -> None:
-    """Has signals that stop runs end this process as `sys.exit` does: while there are scripts, and no run."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
-
-    for signum in signals_that_stop():
-        signal.signal(signum, end)
 
 
 def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:

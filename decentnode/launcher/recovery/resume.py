@@ -100,7 +100,7 @@ class ResumePlan:
         self._seconds: dict[int, float] = {}
 
     def refuse_finished(self, nodes: int) -> None:
-        """Raises BadInput if no node has rounds left; only machine 0 can know that."""
+        """Raises BadInput if no node has rounds left."""
         if ended := self.ended(nodes, self.run_dir):
             raise BadInput(f"{self.run_dir}: {'; to continue, set '.join(ended)}")
 
@@ -246,12 +246,15 @@ def started_before(
 
 
 def how_it_is_over(resume_plan: ResumePlan, machine: int) -> str:
-    """Returns a line if no node of the run has rounds left, as machine 0 knows; otherwise an empty text."""
+    """Returns a line if no node of the run has rounds left, as a machine knows that was there at the end."""
     run_dir, settings = resume_plan.run_dir, resume_plan.settings
+    nodes = settings.mapping.make().num_nodes
     # Machines that share a file system have their directories side by side.
-    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
-    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
-    return f"{run_dir}: {ended[0]}; nothing is left to do" if ended else ""
+    others = [run_dir.with_name("machine-0")] if machine else []
+    for known in (run_dir, *others):
+        if ended := resume_plan.ended(nodes, known):
+            return f"{run_dir}: {ended[0]}; nothing is left to do"
+    return ""
 
 
 def write_state(

@@ -93,6 +93,14 @@ class EvaluationLog:
             for round, reports in self.reports.items()
         )
 
+    def awaits(self, ranks: Collection[int]) -> bool:
+        """Whether an evaluation in the background of one of these nodes' models is still to be reported."""
+        return any(
+            report.evaluation == "background" and rank in ranks and rank not in self.metrics.get(round, ())
+            for round, reports in self.reports.items()
+            for rank, report in reports.items()
+        )
+
     def complete(
         self, expected: Mapping[int, int], observed: bool, unanswered: Collection[int] = ()
     ) -> list[EvaluationRow]:

@@ -78,6 +78,17 @@ class Place(msgspec.Struct, frozen=True, tag="place"):
     reason: str = ""
 
 
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A machine has ended before all have met."""
+
+    machine: int
+    reason: str
+    is_bad_input: bool = False
+    """Whether the user must correct a file first."""
+    job: str = ""
+    """The job of torchrun or Slurm, as in `Join`."""
+
+
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """The Join is here; the start waits for these machines, or for the end of the run in progress."""
 
@@ -239,7 +250,7 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    Ask | Place | Join | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum
+    Ask | Place | Join | Ended | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum
     | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
