@@ -45,6 +45,7 @@ from decentnode.launcher.state.messages import (
     Wait,
 )
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from decentnode.mapping.reachability import REFUSED
 from tests.support.launchers import LauncherThreads, join_of, mapping_of
 from tests.support.processes import free_ports
 from tests.support.reported import report_to
@@ -165,7 +166,7 @@ class TestRendezvous:
         monkeypatch.setattr(Timeouts, "refusal", 0.3)
         with LauncherThreads(3) as launchers:
             present = [launchers.start(0, 1.2), launchers.start(1, 6.0)]
-            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            absent = f"timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5); machine 2: {REFUSED}"
             assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
 
     @pytest.mark.slow
@@ -574,7 +575,7 @@ class TestAtLeast:
     def test_with_less_nobody_begins(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.1)
         with LauncherThreads(3, "at_least 5") as launchers:
-            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            absent = f"timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5); machine 2: {REFUSED}"
             assert [refusal(f) for f in (launchers.start(0, 1.0), launchers.start(1, 8.0))] == [
                 absent,
                 f"machine 0: {absent}",
