@@ -518,9 +518,14 @@ def _is_run(path: Path) -> bool:
 
 
 def _directories_in(directory: Path) -> list[Path]:
-    """The directories of the runs below, by path, without attempts that a sweep has moved aside."""
+    """The directories of the runs below, by path, without attempts that a sweep has moved aside.
+
+    A run on several machines is where machine 0 writes, which knows of all nodes.
+    """
     paths = sorted(path.parent for path in directory.rglob("config.yaml"))
-    return [path for path in paths if "." not in path.name or path == directory]
+    known = {path.parent for path in paths if path.name == "machine-0"}
+    of_others = {path for path in paths if path.parent in known and path.name != "machine-0"}
+    return [path for path in paths if path == directory or ("." not in path.name and path not in of_others)]
 
 
 def _runs_in(directory: Path) -> Iterator[Run]:

@@ -231,9 +231,9 @@ class Ends:
     def array(self) -> list[End]:
         """A study, each of whose tasks is requeued once; the reference of each run is a single one."""
         out, decentnode = self.work / "study", (sys.executable, "-P", "-m", "decentnode")
-        script = answer_of(*decentnode, "sweep", str(self.work / "study.yaml"), f"out={out}", "--slurm")
-        (self.work / "study.sbatch").write_text(f"{script}\n")
-        job = self.submit("--requeue", str(self.work / "study.sbatch"), partition=self.low, name="array-%a")
+        on = f"{{name: slurm, options: [--partition={self.low}]}}"
+        said = answer_of(*decentnode, "sweep", str(self.work / "study.yaml"), f"out={out}", "--on", on)
+        job = said.partition("submitted job ")[2].partition(":")[0]
         waited(lambda: [rounds_of(run) >= BEFORE for run in self.runs_of_study()] == [True] * 2, "an array")
         tasks = [f"{job}_{task}" for task in range(2)]
         answer_of("scontrol", "requeue", ",".join(tasks))
