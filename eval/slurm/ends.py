@@ -292,8 +292,11 @@ class Ends:
         return all(found == end.wanted for end, found in ends)
 
 
-def in_a_slurm_of_ours(tools: Path, folder: Path | None, environment: Path, words: Sequence[str]) -> int:
-    """Runs this script as the user of a Slurm that `tools` start; returns its exit code."""
+def in_a_slurm_of_ours(
+    tools: Path, folder: Path | None, environment: Path, words: Sequence[str],
+    script: str = "eval/slurm/ends.py",
+) -> int:  # fmt: skip
+    """Runs a script of this checkout as the user of a Slurm that `tools` start; returns its exit code."""
     own = folder or Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     try:
         if folder is None:
@@ -307,11 +310,11 @@ def in_a_slurm_of_ours(tools: Path, folder: Path | None, environment: Path, word
         owner = (own / "home").stat()
         for path in (checkout, *checkout.rglob("*")):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-        there = 'cd "$1" && export PYTHONPATH="$1" && shift && exec .venv/bin/python eval/slurm/ends.py "$@"'
+        there = 'cd "$1" && export PYTHONPATH="$1" && shift && exec .venv/bin/python "$@"'
         user = (own / "home").owner()
         command = [str(tools / "on.sh"), str(own), "login", "-u", user]
         return subprocess.run(
-            [*command, "sh", "-c", there, "sh", str(checkout), *words], check=False
+            [*command, "sh", "-c", there, "sh", str(checkout), script, *words], check=False
         ).returncode
     finally:
         if folder is None:

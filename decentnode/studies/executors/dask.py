@@ -26,7 +26,7 @@ class Dask(Executor):
         distributed = need("distributed")
         own = {"n_workers": self.workers, "threads_per_worker": 1, "dashboard_address": None}
         options = {"address": self.address} if self.address else own
-        with distributed.Client(set_as_default=False, **options) as client:
+        with distributed.Client(**options) as client:
             # Another sweep may submit the same run later.
             yield from (
                 name
