@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-from eval.slurm.ends import hash_of, in_a_slurm_of_ours, rounds_of, waited  # noqa: E402
+sys.path.insert(0, str(ROOT / "eval" / "slurm"))
+from ends import hash_of, in_a_slurm_of_ours, rounds_of, waited  # noqa: E402
 
 ARRAY_SIZE = 4
 MARK = "DECENTNODE_TRIAL"

@@ -97,6 +97,39 @@ def libraries(monkeypatch):
     return calls
 
 
+OWN = """
+from dataclasses import dataclass
+from decentnode.studies.executors.base import Executor, run_task
+
+
+@dataclass
+class Queue(Executor):
+    limit: int = 9
+
+    def submit(self, study, tasks, out):
+        for task in tasks[:self.limit]:
+            yield run_task(task)
+
+    def queued(self, out):
+        return ["push_sum/seed-1"]
+"""
+
+
+def test_an_executor_of_ones_own_is_named_as_any_plugin_and_states_are_read_from_folders(
+    tmp_path, monkeypatch, call
+):
+    monkeypatch.chdir(tmp_path)
+    Path("queue_of_ours.py").write_text(OWN)
+    Path("s.yaml").write_text(f"{STUDY}on: {{name: 'queue_of_ours:Queue', limit: 1}}\nseeds: 2\n")
+    code, text, _ = call("sweep", "s.yaml")
+    log = (tmp_path / "out/gossip/seed-0.task.log").read_text()
+    assert code == 0 and "1 run in progress or submitted before\n1 of 4  gossip/seed-0: done\n" in text, log
+    assert "s: 1 of 4 runs done, 3 submitted or in progress (exit code 0)\n" in text
+    assert json.loads((tmp_path / "out/gossip/seed-0/study.json").read_text())["alone"] is False
+    states = [run["state"] for run in json.loads(call("sweep", "s.yaml", "--list", "--json")[1])]
+    assert states == ["done", "to do", "to do", "queued"]
+
+
 @pytest.mark.parametrize("name", ["local", "ray", "dask", "submitit"])
 def test_every_executor_starts_all_commands_and_names_those_that_ended(tmp_path, libraries, name):
     executor = EXECUTORS.find(name)()
