@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,28 @@ class Trials:
         self.say(f"{name}: 6 runs in {seconds:.1f} s", is_right)
         if not is_right:
             print(code, text, found, sep="\n")
+
+    def interrupted(self, name: str) -> None:
+        """Interrupts a sweep amid its rounds; nothing is left, and the same command continues it."""
+        out, command = (
+            f"{name}-interrupted",
+            [sys.executable, "-P", "-m", "decentnode", "sweep", "study.yaml"],
+        )
+        words = [*command, f"out={self.work / out}", "--on", ON.get(name, name)]
+        log = (self.work / f"{out}.txt").open("w")
+        sweep = subprocess.Popen(
+            words, cwd=self.work, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        waited(lambda: [*(self.work / out).glob("*/seed-?/records/*")], "a run")
+        # As a terminal does, which tells all processes of the group.
+        os.killpg(sweep.pid, signal.SIGINT)
+        code = sweep.wait(LIMIT)
+        is_right = code == 130 and self.nothing_left()
+        again, text = self.sweep(out, "--on", ON.get(name, name))
+        is_right &= again == 0 and self.hashes(out) == self.expected
+        self.say(f"{name}: interrupted (exit code {code}), and continued", is_right)
+        if not is_right:
+            print(again, text, (self.work / f"{out}.txt").read_text()[-3000:], sep="\n")
 
     def in_slurm(self) -> None:
         """Sweeps in Slurm, with one run cancelled amid its rounds and submitted again."""
@@ -200,6 +223,7 @@ def main() -> int:
             trials.in_slurm()
         else:
             trials.by(name)
+            trials.interrupted(name)
     return 0 if trials.is_right else 1
 
 
