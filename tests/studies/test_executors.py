@@ -219,16 +219,17 @@ def test_a_study_is_submitted_in_arrays_and_again_only_as_far_as_it_is_missing(
 
 def test_a_run_of_several_machines_is_a_step_on_all_of_them(tmp_path):
     alone, both = commands(tmp_path, 1), commands(tmp_path, 1, machines=2, hosts=("n1", "n2"))
-    text = slurm.script("s", both, tmp_path)
+    text = slurm.script("s", both, tmp_path, Slurm(at_once=3))
+    assert "#SBATCH --array=0-0%3\n" in text
     assert "#SBATCH --nodes=2\n#SBATCH --nodelist=n1,n2\n" in text and "#SBATCH --signal=TERM@90\n" in text
     assert "\nexport DECENTNODE_SECRET=" in text and 'eval "exec srun --kill-on-bad-exit=0 ' in text
-    assert "srun" not in slurm.script("s", alone, tmp_path)
+    assert "srun" not in slurm.script("s", alone, tmp_path, Slurm())
 
 
 @pytest.mark.parametrize("name", ["a b", "a'b", "$(touch x)", "a#b", "a%jb", "\u00e4;id", "`id`"])
 def test_no_name_of_a_directory_becomes_words_of_a_batch_script(tmp_path, name):
     """As Slurm 22.05 reads such a line: quotes as in a shell, and fields behind %."""
-    lines = slurm.script("s", commands(tmp_path), tmp_path / name).splitlines()
+    lines = slurm.script("s", commands(tmp_path), tmp_path / name, Slurm()).splitlines()
     (output,) = [line for line in lines if "--output" in line]
     path = name.replace("%", "%%")
     assert shlex.split(output.removeprefix("#SBATCH ")) == [f"--output={tmp_path}/{path}/slurm-%A_%a.log"]
@@ -238,7 +239,7 @@ def test_no_name_of_a_directory_becomes_words_of_a_batch_script(tmp_path, name):
 def test_a_name_that_sbatch_cannot_read_is_refused_in_one_line(tmp_path, name):
     refused = r"^out: '.*': sbatch reads no directory of that name, .* \(out=\.\.\.\)$"
     with pytest.raises(BadInput, match=refused):
-        slurm.script("s", commands(tmp_path), tmp_path / name)
+        slurm.script("s", commands(tmp_path), tmp_path / name, Slurm())
 
 
 def test_seconds_of_a_job_count_where_it_has_its_machine_alone():

@@ -46,6 +46,8 @@ class Slurm(Executor):
     """Further options of sbatch, such as `--time=02:00:00`."""
     processors: Positive | None = None
     """Processors of a task; null: one for each process of the run, 64 at most."""
+    at_once: Positive | None = None
+    """Tasks of an array that run at the same time, at most; null: as many as Slurm starts."""
     wait: bool = False
     """Whether the sweep stays until all jobs have ended."""
     several_machines: ClassVar[bool] = True
@@ -70,7 +72,7 @@ class Slurm(Executor):
         most = array_size()
         # All are checked before the first one is submitted.
         scripts = [
-            (chunk, script(study, chunk, out, self.options, self.processors))
+            (chunk, script(study, chunk, out, self))
             for _, group in groupby(sorted(tasks, key=_place), key=_place)
             for chunk in _chunks([*group], most)
         ]
@@ -105,13 +107,7 @@ class Slurm(Executor):
         }
 
 
-def script(
-    study: str,
-    tasks: Sequence[RunTask],
-    out: Path,
-    options: Sequence[str] = (),
-    processors: int | None = None,
-) -> str:
+def script(study: str, tasks: Sequence[RunTask], out: Path, executor: Slurm) -> str:
     """Returns the text of a script for sbatch; raises BadInput for a directory that sbatch cannot read."""
     if not str(out).isprintable() or "\\" in str(out):
         raise BadInput(
@@ -121,13 +117,13 @@ def script(
     # sbatch reads quotes as a shell does, and fills in what follows %.
     log = shlex.quote(f"{str(out).replace('%', '%%')}/slurm-%A_%a.log")
     first = tasks[0]
-    processors = processors or min(MOST_PROCESSORS, max(task.processes for task in tasks))
+    processors = executor.processors or min(MOST_PROCESSORS, max(task.processes for task in tasks))
     several = first.machines > 1
     lines = [
         "#!/bin/bash",
         f"# Runs of the study {study}, one task for each.",
         f"#SBATCH --job-name={study}",
-        f"#SBATCH --array=0-{len(tasks) - 1}",
+        f"#SBATCH --array=0-{len(tasks) - 1}{f'%{executor.at_once}' if executor.at_once else ''}",
         f"#SBATCH --nodes={first.machines}",
         *([f"#SBATCH --nodelist={','.join(first.hosts)}"] if first.hosts else []),
         "#SBATCH --ntasks-per-node=1",
@@ -137,7 +133,7 @@ def script(
         "#SBATCH --requeue",
         "# A task that reaches its limit of time is stopped gracefully, and continues in another job.",
         f"#SBATCH --signal={'' if several else 'B:'}TERM@90",
-        *(f"#SBATCH {shlex.quote(option)}" for option in options),
+        *(f"#SBATCH {shlex.quote(option)}" for option in executor.options),
         "set -euo pipefail",
         f"cd {shlex.quote(str(first.folder))}",
         "commands=(",

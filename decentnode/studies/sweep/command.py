@@ -38,8 +38,8 @@ from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import sweep_screen_for
 from decentnode.studies.sweep.sweep import Sweep
 
-OF_EXECUTOR = ("on=", "on.")
-"""The beginnings of overrides of the executor, which is that of the sweep and not of its tasks."""
+OF_SWEEP = ("on=", "on.", "out=")
+"""The beginnings of overrides that the command of a run has in a form of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SweepRequest:
         # What Python has passed is in the copy.
         source = str(self.source) if self._is_of_words else str(study.out / STUDY_FILE)
         words = [str(word) for word in self.overrides] if self._is_of_words else []
-        words = [word for word in words if not word.startswith(OF_EXECUTOR)]
+        words = [word for word in words if not word.startswith(OF_SWEEP)]
         shared = [] if study.on.make().is_exclusive else ["--shared"]
         # Another environment may be active where it runs.
         command = [sys.executable, "-P", "-m", "decentnode", "sweep", source, *words, f"out={study.out}"]
