@@ -94,9 +94,10 @@ class PlannedStudy:
 
     @property
     def copy(self) -> str:
-        """The file as YAML that means the same wherever it is."""
+        """The file as YAML that means the same wherever it is, and wherever the runs are started."""
         moved = {"name": self.name, "base": str(self.base), "out": str(self.out)}
-        return yaml_source.dump({**moved, **{k: v for k, v in self.document.value.items() if k not in moved}})
+        kept = {k: v for k, v in self.document.value.items() if k not in (*moved, "on")}
+        return yaml_source.dump({**moved, **kept})
 
 
 def read_study(source: ConfigSource, overrides: Sequence[Override] = ()) -> PlannedStudy:

@@ -159,6 +159,7 @@ def _take_part(study: PlannedStudy, directory: RunDirectory) -> ExitCode:
             "or sweep with --on slurm"
         )
     check_kernel()
+    open_study(study)
     labels = {axis: level.label for axis, level in planned.variant.levels.items()}
     entry = RunEntry(study.name, planned.variant.name, labels, planned.seed, boot=boot(), began=began)
     code, run_dir = run_here(planned.settings, planned.base, (), or_resume=True)
