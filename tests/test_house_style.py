@@ -271,7 +271,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "interop": GROUND
         | {"config", "graph", "models", "datasets", "node", "launcher", "cli", "formats", "results"},
         "studies": GROUND
-        | {"config", "graph", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
+        | {"config", "graph", "mapping", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
     },
     "contrib": {"contrib": GROUND | {"models"}},
 }
@@ -440,7 +440,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "cluster", "extension", "monitoring", "observer", "peer_service", "preflight", "processes",
             "recovery", "report", "state",
         },
-        "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report"},
+        "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report", "state"},
         "own_loop": {"cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report"},
     },
 }  # fmt: skip

@@ -292,6 +292,8 @@ class Timeouts:
     """The part of an engine's time of grace in which nodes end; the rest is for what follows."""
     run_lock: ClassVar[float] = 3.0
     """A resumed run's wait for processes of a killed launcher; `last_rows` more for its writers."""
+    lease: ClassVar[float] = 60.0
+    """A run without a heartbeat of the host that has it, until another host may have it."""
     console_line: ClassVar[float] = 1.0
     """A line for a blocked output, until it is dropped."""
     drawing: ClassVar[float] = 60.0

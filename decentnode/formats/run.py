@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from decentnode.errors import BadInput
+from decentnode.formats.lease import lease_of
 from decentnode.formats.metrics import Metric
 from decentnode.formats.reader import (
     NOT_OURS,
@@ -105,23 +106,7 @@ class RunFiles:
         ended = self.summary or RunFiles(self.directory).summary
         if ended and ended.get("finished_nodes") == ended.get("nodes"):
             return FINISHED
-        return RUNNING if self._is_locked else INCOMPLETE
-
-    @property
-    def _is_locked(self) -> bool:
-        """Whether a process of the run lives: each of them shares a lock of its directory."""
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # a system on which no node runs
-            return False
-        try:
-            with (self.directory / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        return RUNNING if lease_of(self.directory) else INCOMPLETE
 
 
 def run_directory(directory: StrPath, more: str = "") -> Path:

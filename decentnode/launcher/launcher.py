@@ -71,7 +71,7 @@ from decentnode.launcher.state.messages import (
     Rows,
     StopRequest,
 )
-from decentnode.launcher.state.run_directory import make_run_directory
+from decentnode.launcher.state.run_directory import HEARTBEAT_INTERVAL, RunLock, make_run_directory
 from decentnode.launcher.state.target import Target
 from decentnode.mapping.job import seconds_to_stop
 from decentnode.node.experiment import Experiment, average_model_test
@@ -99,13 +99,14 @@ class Launcher:
         self, experiment: Experiment, machine: int, console: LiveConsole,
         resume_plan: ResumePlan | None = None, job: str = "", threads: int | None = None,
         make_server: Callable[[ForkContext, Sequence[int]], ProcessServer] = ForkServer,
-        or_resume: bool = False,
+        or_resume: bool = False, lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
         `job`: the job that has started all machines; empty where the configuration lists them. `threads`: of
         torch in each process, where the code of a plug-in has set a number. `make_server`: makes what starts
         the host processes. `or_resume`: whether a new run may be the one that other machines resume.
+        `lock`: that of the run, where who starts it holds it already.
         """
         self.experiment, self.machine = experiment, machine
         settings, mapping = experiment.settings, experiment.mapping
@@ -128,6 +129,7 @@ class Launcher:
             job=job,
             threads=self.threads,
             or_resume=or_resume,
+            lock=lock,
         )
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self.run_id = 0
@@ -253,7 +255,8 @@ class Launcher:
                     raise
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
-                self._watch(min(self._cluster.pause, until_exit, self.console.interval))
+                pause = min(self._cluster.pause, until_exit, self.console.interval)
+                self._watch(min(pause, HEARTBEAT_INTERVAL))
                 self._refuse_isolation()
             if self._is_stopping():
                 self._stop_nodes()
@@ -277,6 +280,7 @@ class Launcher:
                 self._peer_service_process.close()
             self._cluster.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
+            self._run_state.lock.end_lease()
         code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         # After the server: figures take time, and all node processes have ended by now.
         has_more = self.evaluations.rows and not self._is_stopping()
@@ -482,6 +486,7 @@ class Launcher:
             self._degrade("peer_sampling", text)
         for extension in self._extensions:
             extension.check()
+        self._run_state.lock.renew()
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()

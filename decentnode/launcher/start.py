@@ -24,6 +24,7 @@ from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import is_on_cpu
@@ -34,12 +35,13 @@ def run_here(
     settings: Settings, config: ConfigSource, overrides: Sequence[Override],
     resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
     screen: Callable[[TextIO], LiveConsole] = screen_for, or_resume: bool = False,
+    lock: RunLock | None = None,
 ) -> tuple[ExitCode, Path]:  # fmt: skip
     """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors. `or_resume`: resume the run if an earlier start has
-    begun it; a run that has finished is left as it is.
+    begun it; a run that has finished is left as it is. `lock`: the run's, if it is held already.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
@@ -49,7 +51,7 @@ def run_here(
             settings, job = settle(settings, or_resume)
         machine = this_machine(settings)
         if or_resume:
-            resume_plan = started_before(settings, overrides)
+            resume_plan = started_before(settings, overrides, lock=lock)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
@@ -72,7 +74,7 @@ def run_here(
         threads = plugin_threads() or imported
         launcher = Launcher(
             experiment, machine, screen(sys.stdout), resume_plan, job=job,
-            threads=threads, or_resume=or_resume,
+            threads=threads, or_resume=or_resume, lock=lock,
         )  # fmt: skip
     return launcher.run(), launcher.run_dir
 

@@ -518,7 +518,10 @@ def _is_run(path: Path) -> bool:
 
 
 def _directories_in(directory: Path) -> list[Path]:
-    """The directories of the runs below, by path, without attempts that a sweep has moved aside."""
+    """The directories of the runs below, by path, without attempts that a sweep has moved aside.
+
+    A run on several machines is that of the machine which knows of most nodes.
+    """
     paths = sorted(path.parent for path in directory.rglob("config.yaml"))
     wholes = (run_directory(path.parent) if path in machine_parts(path.parent) else path for path in paths)
     return [path for path in dict.fromkeys(wholes) if "." not in path.name or path == directory]

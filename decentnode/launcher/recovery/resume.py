@@ -58,6 +58,7 @@ class ResumePlan:
     def __init__(
         self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False,
         with_its_code: bool = False, by_scripts: bool = False, settings: Settings | None = None,
+        lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """Raises BadInput if there is no run to resume, or if an override would change the models.
 
@@ -66,7 +67,7 @@ class ResumePlan:
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run;
         `with_its_code`: take them from the copies in the run; `by_scripts`: scripts have joined again;
         `settings`: those of a start that is repeated, which the run's own are compared with. Such a run may
-        begin again where no round was saved by all its nodes.
+        begin again where no round was saved by all its nodes. `lock`: the run's, if it is held already.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
@@ -74,7 +75,7 @@ class ResumePlan:
         if with_its_code:
             import_from(*code_folders(self.run_dir), first=True)
         # Before anything is read: another start could change it meanwhile.
-        self.lock = RunLock(self.run_dir)
+        self.lock = lock or RunLock(self.run_dir)
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.may_begin_again = settings is not None
         self.settings = replace(settings or config.load(self.config, overrides), run_dir=str(self.run_dir))
@@ -232,17 +233,18 @@ class ResumePlan:
 
 
 def started_before(
-    settings: Settings, overrides: Sequence[Override] = (), by_scripts: bool = False
-) -> ResumePlan | None:
+    settings: Settings, overrides: Sequence[Override] = (), by_scripts: bool = False,
+    lock: RunLock | None = None,
+) -> ResumePlan | None:  # fmt: skip
     """Returns the plan to resume what an earlier start of the same command began; None for a new run.
 
-    `settings`: with the directory of this machine. Raises BadInput as `ResumePlan`.
+    `settings`: with the directory of this machine. `lock`: the run's, if it is held. Raises as `ResumePlan`.
     """
     run_dir = Path(str(settings.run_dir))
     # Where it cannot be seen, nothing can be written either, and the error of a new directory says so.
     if not os.path.exists(run_dir / "run.json"):  # noqa: PTH110 - it may be too long, or not ours
         return None
-    return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings)
+    return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings, lock=lock)
 
 
 def how_it_is_over(resume_plan: ResumePlan, machine: int) -> str:

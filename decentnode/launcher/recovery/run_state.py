@@ -32,16 +32,17 @@ class RunState:
 
     def __init__(
         self, experiment: Experiment, machine: int, run_dir: Path, resume_plan: ResumePlan | None,
-        job: str = "", threads: int = 1, or_resume: bool = False,
+        job: str = "", threads: int = 1, or_resume: bool = False, lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """`resume_plan`: the run to resume; None: a new one. `job`: whose machines these are, if not listed.
         `threads`: of torch in each process. `or_resume`: a new run may be the one that others resume.
+        `lock`: that of a new run, where who starts it holds it already.
 
         Raises BadInput if the run is in progress.
         """
         self._threads = threads
         self.resume_plan = resume_plan
-        self.lock = resume_plan.lock if resume_plan else RunLock(run_dir)
+        self.lock = resume_plan.lock if resume_plan else lock or RunLock(run_dir)
         self.identity = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         self.retention = CheckpointRetention(run_dir / FOLDER, ranks, local)
