@@ -196,11 +196,12 @@ class SeveralMachines(Cluster):
         self._lose_silent(now)
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        machines = [to]
-        if to is None:
-            # Also to silent machines, which may be suspended, but not to those that never came.
-            others = [machine for machine in self._arrivals if machine != self._machine]
-            machines = others if self.coordinates else [self.coordinator]
+        if to is not None:
+            machines = [to]
+        elif self.coordinates:
+            machines = self._arrived
+        else:
+            machines = [self.coordinator]
         return sum(self._rendezvous.send(message, machine) for machine in machines)
 
     def relay(self, report: Report) -> None:
@@ -214,10 +215,8 @@ class SeveralMachines(Cluster):
         progress = [self.membership.progress_of(rank) for rank in active]
         # In this order: nobody must find a round done before what was reported of earlier ones.
         relayed = RelayedReports(self._machine, [*self._unsent, *progress, *standing])
-        # Also to silent machines, which may be suspended, but not to those that never came.
-        for machine in self._arrivals:
-            if machine != self._machine:
-                self._rendezvous.send(relayed, machine)
+        for machine in self._arrived:
+            self._rendezvous.send(relayed, machine)
         self._unsent = []
         self._advanced.clear()
 
@@ -240,6 +239,11 @@ class SeveralMachines(Cluster):
     def _others(self) -> list[int]:
         return [machine for machine in self._rendezvous.machines if machine != self._machine]
 
+    @property
+    def _arrived(self) -> list[int]:
+        """Other machines that have come, also silent ones, which may be suspended."""
+        return [machine for machine in self._arrivals if machine != self._machine]
+
     def _is_heard(self, machine: int, now: float) -> bool:
         return now - self._last_received[machine] <= Timeouts.machine_silent
 
@@ -247,7 +251,7 @@ class SeveralMachines(Cluster):
     def _heard(self) -> list[int]:
         """Other machines that are heard; those whose nodes have finished observe the last round, too."""
         now = time.monotonic()
-        return [m for m in self._others if m in self._arrivals and self._is_heard(m, now)]
+        return [machine for machine in sorted(self._arrived) if self._is_heard(machine, now)]
 
     def _first_heard(self, left_out: int = NOBODY, within: float = Timeouts.machine_silent) -> int:
         """Returns the machine that was here first of those heard in the last seconds, without one of them."""
