@@ -71,7 +71,7 @@ class Rendezvous:
         """By machine the launcher that takes part in the run."""
         self._failures = failures or FailureSettings()
         self._start: Start | None = None
-        self._early: deque[Arrival] = deque(maxlen=MOST_EARLY)
+        self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join, self._turn = 0.0, 0
         self._credentials = credentials
@@ -116,7 +116,7 @@ class Rendezvous:
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
-                self._tell(Refuse("the run was stopped on machine 0"))
+                self._answer(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over. The machines of a run in
@@ -139,7 +139,7 @@ class Rendezvous:
                         if differs := self._difference(message):
                             self._refuse(differs)
                         self._joins[message.machine] = message
-                        self._tell(Wait(sorted(self._missing())), message.machine)
+                        self._answer(Wait(sorted(self._missing())), message.machine)
                     case Start():
                         return self._accepted(message)
                     case Refuse():
@@ -150,7 +150,7 @@ class Rendezvous:
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
-        self._tell(start)
+        self._answer(start)
         return start
 
     def _ask(self, now: float, machines: Sequence[int]) -> None:
@@ -194,11 +194,11 @@ class Rendezvous:
         run_id = self._join.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
-            self._tell(Wait([self.machine]) if waits else refusal, join.machine)
+            self._answer(Wait([self.machine]) if waits else refusal, join.machine)
             return
         # A late machine receives no handshakes: its nodes rejoin without them.
         of_run = {name: getattr(self._start, name) for name in ("run_id", "incarnation", "round", "starts")}
-        self._tell(msgspec.structs.replace(start, **of_run), join.machine)
+        self._answer(msgspec.structs.replace(start, **of_run), join.machine)
 
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
@@ -229,7 +229,7 @@ class Rendezvous:
             raise StartError(wrong)
         return start
 
-    def _tell(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
+    def _answer(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
         """Answers the Join of a machine, or of all, on the connection by which it came."""
         if isinstance(message, Refuse):
             message = msgspec.structs.replace(message, machine=self.machine)
@@ -255,7 +255,7 @@ class Rendezvous:
 
     @property
     def _has_early(self) -> bool:
-        return bool(self._early) and self._start is not None
+        return bool(self._early_arrivals) and self._start is not None
 
     def receive(self, timeout: float = 0.0) -> list[LauncherMessage]:
         """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
@@ -264,7 +264,7 @@ class Rendezvous:
         if channel is None or not (channel.wait(0.0 if self._has_early else timeout) or self._has_early):
             return messages
         while self._has_early:
-            if (message := self._read(channel, self._early.popleft())) is not None:
+            if (message := self._read(channel, self._early_arrivals.popleft())) is not None:
                 messages.append(message)
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := channel.receive()) is not None:
@@ -279,7 +279,7 @@ class Rendezvous:
         if machine not in self.last_received or machine == self.machine:
             return None
         if arrival.start and not channel.start:
-            self._early.append(arrival)
+            self._early_arrivals.append(arrival)
             return None
         try:
             message: LauncherMessage = DECODER.decode(arrival.content)
@@ -399,12 +399,12 @@ class Rendezvous:
     def _refuse(self, refusal: Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
         limit = time.monotonic() + Timeouts.refusal
-        self._tell(refusal)
+        self._answer(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._launchers) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(message, Join):
-                    self._tell(refusal, message.machine)
+                    self._answer(refusal, message.machine)
         raise refusal.error()
 
     def _name(self, machines: Iterable[int]) -> str:
