@@ -430,7 +430,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "preflight": set(),
         "extension": {"state"},
         "peer_service": {"preflight", "processes"},
-        "cluster": {"processes", "state"},
+        "cluster": {"preflight", "processes", "state"},
         "early_end": {"cluster", "preflight", "state"},
         "monitoring": {"state"},
         "observer": {"processes", "state"},
@@ -521,6 +521,7 @@ ASKED_BY_CLASS = {
     "sharing/overlays/flipper.py": {"Flipper"},
     "sharing/overlays/similarity.py": {"Similarity"},
     "sharing/shatter.py": {"Relayed"},
+    "launcher/cluster/scheduler.py": {"Open"},
     # Commands about one plug-in, and tests of the state of some.
     "cli/network.py": {"Simulated"},
     "testing/invariants.py": {"Choco", "DeepSqueeze", "ErrorFeedback", "PushSum"},

@@ -20,12 +20,11 @@ from decentnode.core.version import __version__
 from decentnode.errors import BadInput, StartError
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.rendezvous import Rendezvous, refusal_for
-from decentnode.launcher.cluster.scheduler import settle, this_machine
+from decentnode.launcher.cluster.scheduler import is_open, settle, this_machine
 from decentnode.launcher.state.messages import Join
 from decentnode.mapping.base import Mapping
 from decentnode.mapping.environment import known_addresses, started_machines
 from decentnode.mapping.job import SchedulerJob
-from decentnode.mapping.open import Open
 
 OF_MACHINES = ("mapping", "machine", "security", "failures")
 """The sections that say who the machines are, and how they are linked."""
@@ -58,7 +57,7 @@ def announce_defects(source: ConfigSource, overrides: Sequence[Override], error:
             _end_job(job, error, Timeouts.early_end)
             return
         # Machines that nobody has listed are not awaited by others.
-        if isinstance(mapping, Open):
+        if is_open(settings):
             return
         # With a directory, which nothing is written to, no machine is asked.
         settings, name = settle(replace(settings, run_dir=str(Path("runs") / STAND_IN)))

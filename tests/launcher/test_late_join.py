@@ -155,6 +155,7 @@ def test_a_late_machine_begins_as_nodes_do_that_were_restarted(experiment, tmp_p
     idle = IdleLauncher(experiment, tmp_path, machine=2)
     idle.restarts.begin(Start(7, absent=[1], late=3), idle.recorded)
     assert idle.recorded.started == [(3, 48), (4, 48), (5, 48)]
+    assert [member.restarts for member in idle.membership.members.values()] == [0, 0, 0, 3, 3, 3]
     idle.take(Exited(4, -9))
     assert idle.restarts.restart("4") == "rank 4: started again"
     assert idle.recorded.started[-1] == (4, 49)

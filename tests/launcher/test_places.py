@@ -10,7 +10,7 @@ from decentnode.config import loader
 from decentnode.errors import BadInput, MappingError, StartError
 from decentnode.launcher.cluster.place import find_place, save_addresses, saved_addresses
 from decentnode.launcher.cluster.scheduler import settle
-from decentnode.launcher.state.messages import Ask, Place
+from decentnode.launcher.state.messages import PlaceOffer, PlaceRequest
 from decentnode.mapping.open import Open
 from tests.integration.running import QUICKSTART
 from tests.support.launchers import LauncherThreads
@@ -19,12 +19,12 @@ from tests.support.processes import free_ports
 SECRET = b"no secret at all, but long enough to be one"
 
 
-def ask(launchers, who="a", wanted=-1, machine=None, job="", known=None, keys=None, seconds=3.0):
+def ask(launchers, asker="a", wanted=-1, machine=None, job="", known=None, keys=None, seconds=3.0):
     """Asks machine 0 for a place, as a machine of this name does."""
     count = len(launchers.mapping.machines)
-    question = Ask(count if machine is None else machine, job, who, wanted)
+    request = PlaceRequest(count if machine is None else machine, job, asker, wanted)
     known = {0: launchers.mapping.address(0)} if known is None else known
-    return find_place(known, launchers.mapping.rendezvous_port, question, keys, seconds)
+    return find_place(known, launchers.mapping.rendezvous_port, request, keys, seconds)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def waiting():
 
 def test_each_machine_that_asks_before_the_start_has_a_place_of_its_own(waiting):
     first = ask(waiting, "a")
-    assert first == Place(1, {0: "127.0.0.1"})
+    assert first == PlaceOffer(1, {0: "127.0.0.1"})
     assert ask(waiting, "b").index == 2, "the first one has not joined, but its place is kept"
     assert ask(waiting, "a").index == 1, "another start of the same machine"
     assert ask(waiting, "c", wanted=2).index == 3, "what it wants is kept for another one"

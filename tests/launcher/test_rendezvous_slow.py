@@ -30,9 +30,15 @@ class SlowLink:
     def _accept(self):
         while True:
             try:
-                ends = self._server.accept()[0], socket.create_connection(self._target)
+                source = self._server.accept()[0]
             except OSError:
                 return
+            try:
+                ends = source, socket.create_connection(self._target)
+            except OSError:
+                # Nobody receives there yet, so it connects again.
+                source.close()
+                continue
             self._ends += ends
             for turn, (source, target) in zip(self._turns, (ends, ends[::-1]), strict=True):
                 threading.Thread(target=self._forward, args=(source, target, turn), daemon=True).start()

@@ -71,6 +71,7 @@ class LauncherThreads:
             while len(heard) < len(launchers) and time.monotonic() < limit:
                 messages = launcher.receive(timeout=0.1)
                 heard |= {message.machine for message in messages if isinstance(message, RelayedReports)}
+            assert len(heard) == len(launchers), f"machine {launcher.machine} has heard {heard} alone"
         return launchers
 
     def channel(self, machine, keys=None, bound=""):

@@ -16,7 +16,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE
 from decentnode.formats.records import write_atomically
 from decentnode.launcher.cluster.channel import ROUTE
-from decentnode.launcher.state.messages import DECODER, Ask, Place
+from decentnode.launcher.state.messages import DECODER, PlaceOffer, PlaceRequest
 from decentnode.mapping.base import tcp_endpoint
 
 FILE = "machines.json"
@@ -41,8 +41,12 @@ def saved_addresses(run_dir: Path) -> dict[int, str]:
 
 
 def find_place(
-    known: Mapping[int, str], port: int, ask: Ask, credentials: Credentials | None, seconds: float
-) -> Place | None:
+    known: Mapping[int, str],
+    port: int,
+    request: PlaceRequest,
+    credentials: Credentials | None,
+    seconds: float,
+) -> PlaceOffer | None:
     """Asks launchers that are known for a place in their run; None: no run is found.
 
     `known`: addresses by machine. The answer may be the reason why there is no place.
@@ -51,12 +55,12 @@ def find_place(
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         answers = pool.map(lambda address: is_listening(address, port), known.values())
         there = dict(of for of, is_there in zip(known.items(), answers, strict=True) if is_there)
-    content, links = msgspec.msgpack.encode(ask), dict[int, "zmq.Socket[bytes]"]()
+    content, links = msgspec.msgpack.encode(request), dict[int, "zmq.Socket[bytes]"]()
     context = zmq.Context()
     try:
         while there and (now := time.monotonic()) < limit:
             for machine in there.keys() - links.keys():
-                links[machine] = _connect(context, ask, credentials, machine, there[machine], port)
+                links[machine] = _connect(context, request, credentials, machine, there[machine], port)
                 next_ask = 0.0
             if now >= next_ask:
                 next_ask = now + ASK_INTERVAL
@@ -64,12 +68,12 @@ def find_place(
                     with suppress(zmq.Again):
                         link.send_multipart([b"", content], zmq.NOBLOCK)
             for machine in [m for m, link in links.items() if link.poll(50, zmq.POLLIN)]:
-                place = _read(links[machine])
-                if place.index >= 0 or place.reason:
-                    return place
-                if place.ask >= 0:
+                offer = _read(links[machine])
+                if offer.index >= 0 or offer.reason:
+                    return offer
+                if offer.ask >= 0:
                     # The machine that decides answers.
-                    there |= place.addresses
+                    there |= offer.addresses
         return None
     finally:
         for link in links.values():
@@ -78,25 +82,25 @@ def find_place(
 
 
 def _connect(
-    context: "zmq.Context[zmq.Socket[bytes]]", ask: Ask, credentials: Credentials | None, machine: int,
-    address: str, port: int,
+    context: "zmq.Context[zmq.Socket[bytes]]", request: PlaceRequest, credentials: Credentials | None,
+    machine: int, address: str, port: int,
 ) -> "zmq.Socket[bytes]":  # fmt: skip
     link = context.socket(zmq.DEALER)
     link.set(zmq.IPV6, 1)
-    link.set(zmq.ROUTING_ID, ROUTE.pack(1, ask.machine, os.urandom(11)))
+    link.set(zmq.ROUTING_ID, ROUTE.pack(1, request.machine, os.urandom(11)))
     if credentials is not None:
         credentials.guard_client(link, machine)
     link.connect(tcp_endpoint(address, port))
     return link
 
 
-def _read(link: "zmq.Socket[bytes]") -> Place:
+def _read(link: "zmq.Socket[bytes]") -> PlaceOffer:
     """Returns an answer; one without content for anything else."""
     try:
         message = DECODER.decode(link.recv())
     except UNDECODABLE:
-        return Place()
-    return message if isinstance(message, Place) else Place()
+        return PlaceOffer()
+    return message if isinstance(message, PlaceOffer) else PlaceOffer()
 
 
 def is_listening(address: str, port: int) -> bool:

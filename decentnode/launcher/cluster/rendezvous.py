@@ -28,11 +28,11 @@ from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherCha
 from decentnode.launcher.state.messages import (
     DECODER,
     Arrived,
-    Ask,
     Ended,
     Join,
     LauncherMessage,
-    Place,
+    PlaceOffer,
+    PlaceRequest,
     Refuse,
     Start,
     Wait,
@@ -78,8 +78,12 @@ class Rendezvous:
     def __init__(
         self, mapping: Mapping, machine: int, join: Join, credentials: Credentials | None = None,
         failures: FailureSettings | None = None,
+        offer: Callable[[PlaceRequest], PlaceOffer] = lambda request: PlaceOffer(),
     ) -> None:  # fmt: skip
-        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
+        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all.
+
+        `offer`: answers a machine that looks for its place in the run, after the start.
+        """
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self._checked = time.monotonic()
@@ -93,16 +97,15 @@ class Rendezvous:
         self._started: dict[int, bytes] = {}
         """By machine the launcher that takes part in the run."""
         self._failures = failures or FailureSettings()
+        self._offer = offer
         self._start: Start | None = None
         self._given: dict[int, tuple[str, float]] = {}
         """By place for whom it is kept, and until when."""
-        self._early: deque[Arrival] = deque(maxlen=MOST_EARLY)
+        self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join, self._turn = 0.0, 0
         self.addresses: dict[int, str] = {}
         """Where machines are reached, if the mapping does not say it."""
-        self.assign: Callable[[Ask], Place] = self._assign_before_start
-        """Answers a machine that looks for its place."""
         self._credentials = credentials
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
@@ -221,7 +224,7 @@ class Rendezvous:
                             self._refuse(differs)
                         self._joins[message.machine] = message
                         self.move(message.machine, message.address)
-                        self._tell(Wait(sorted(self._missing())), message.machine)
+                        self._answer(Wait(sorted(self._missing())), message.machine)
                     case Ended():
                         self._take_end(message)
                     case Start():
@@ -235,7 +238,7 @@ class Rendezvous:
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
         self._is_over = True
-        self._tell(start)
+        self._answer(start)
         return start
 
     def _take_end(self, message: Ended) -> None:
@@ -243,7 +246,7 @@ class Rendezvous:
         refusal = self._after_end(Refuse(message.reason, message.is_bad_input), message.machine)
         if self._failures.start == "all":
             self._refuse(refusal)
-        self._tell(refusal, message.machine)
+        self._answer(refusal, message.machine)
         self._joins.pop(message.machine, None)
         self._launchers.pop(message.machine, None)
 
@@ -274,30 +277,34 @@ class Rendezvous:
             self._launchers.pop(machine, None)
         return set(self.machines) - self._joins.keys()
 
-    def _assign_before_start(self, ask: Ask) -> Place:
-        if self.machine or ask.machine in self.machines:
-            return Place()
-        return self.place_among(ask, self._missing())
+    def _offer_before_start(self, request: PlaceRequest) -> PlaceOffer:
+        if self.machine or request.machine in self.machines:
+            return PlaceOffer()
+        return self.place_among(request, self._missing())
 
-    def place_among(self, ask: Ask, free: Collection[int]) -> Place:
+    def place_among(self, request: PlaceRequest, free: Collection[int]) -> PlaceOffer:
         """Returns the place of a machine that asks: its own, or a free one, the one that it wants if it can.
 
         A place that was given away is not free for a while, because its machine still reads its data.
         """
         now = time.monotonic()
         addresses = {self.machine: self._mapping.address(self.machine)} | self.addresses
-        if ask.machine in self.machines:
-            return Place(ask.machine, addresses)
-        taken = {index for index, (who, limit) in self._given.items() if who != ask.who and limit > now}
-        wanted = next((index for index, (who, _) in self._given.items() if who == ask.who), ask.wanted)
+        if request.machine in self.machines:
+            return PlaceOffer(request.machine, addresses)
+        taken = {
+            index for index, (asker, limit) in self._given.items() if asker != request.asker and limit > now
+        }
+        wanted = next(
+            (index for index, (asker, _) in self._given.items() if asker == request.asker), request.wanted
+        )
         # The first one is at the rendezvous, where machines that come look for the run.
         left = sorted(set(free) - taken, key=lambda index: (index == 0, index))
         if not left:
             count = len(self.machines)
-            return Place(reason=f"all {count} machines of this run are here; start no more than {count}")
+            return PlaceOffer(reason=f"all {count} machines of this run are here; start no more than {count}")
         index = wanted if wanted in left else left[0]
-        self._given[index] = ask.who, now + Timeouts.place
-        return Place(index, addresses)
+        self._given[index] = request.asker, now + Timeouts.place
+        return PlaceOffer(index, addresses)
 
     def is_newcomer(self, machine: int) -> bool:
         """Whether the launcher of a machine that was heard last does not take part in the run."""
@@ -313,11 +320,11 @@ class Rendezvous:
         run_id = self._join.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
-            self._tell(Wait([self.machine]) if waits else refusal, join.machine)
+            self._answer(Wait([self.machine]) if waits else refusal, join.machine)
             return
         # A late machine receives no handshakes: its nodes rejoin without them.
         of_run = {name: getattr(self._start, name) for name in ("run_id", "incarnation", "round", "starts")}
-        self._tell(msgspec.structs.replace(start, **of_run), join.machine)
+        self._answer(msgspec.structs.replace(start, **of_run), join.machine)
 
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
@@ -368,7 +375,7 @@ class Rendezvous:
             raise StartError(wrong)
         return start
 
-    def _tell(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
+    def _answer(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
         """Answers the Join of a machine, or of all, on the connection by which it came."""
         if isinstance(message, Refuse):
             message = msgspec.structs.replace(message, machine=self.machine)
@@ -390,20 +397,22 @@ class Rendezvous:
     @property
     def has_messages(self) -> bool:
         """Whether `receive` would return a message."""
-        return self._channel is not None and (self._has_early or self._channel.has_messages)
+        return self._channel is not None and (self._has_early_arrivals or self._channel.has_messages)
 
     @property
-    def _has_early(self) -> bool:
-        return bool(self._early) and self._start is not None
+    def _has_early_arrivals(self) -> bool:
+        return bool(self._early_arrivals) and self._start is not None
 
     def receive(self, timeout: float = 0.0) -> list[LauncherMessage]:
         """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
         messages: list[LauncherMessage] = []
         channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
-        if channel is None or not (channel.wait(0.0 if self._has_early else timeout) or self._has_early):
+        if channel is None or not (
+            channel.wait(0.0 if self._has_early_arrivals else timeout) or self._has_early_arrivals
+        ):
             return messages
-        while self._has_early:
-            if (message := self._read(channel, self._early.popleft())) is not None:
+        while self._has_early_arrivals:
+            if (message := self._read(channel, self._early_arrivals.popleft())) is not None:
                 messages.append(message)
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := channel.receive()) is not None:
@@ -419,7 +428,7 @@ class Rendezvous:
         if machine == self.machine or machine > len(self.machines):
             return None
         if arrival.start and not channel.start:
-            self._early.append(arrival)
+            self._early_arrivals.append(arrival)
             return None
         try:
             message: LauncherMessage = DECODER.decode(arrival.content)
@@ -429,9 +438,10 @@ class Rendezvous:
         if getattr(message, "machine", machine) != machine:
             channel.refused["identity"] += 1
             return None
-        if isinstance(message, Ask):
+        if isinstance(message, PlaceRequest):
             if arrival.launcher and message.job == self._join.job:
-                channel.answer(msgspec.msgpack.encode(self.assign(message)), arrival.launcher)
+                offer = self._offer if self._start is not None else self._offer_before_start
+                channel.answer(msgspec.msgpack.encode(offer(message)), arrival.launcher)
             return None
         if machine not in self.last_received:
             return None
@@ -557,12 +567,12 @@ class Rendezvous:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
         self._is_over = True
         limit = time.monotonic() + (Timeouts.refusal if seconds is None else seconds)
-        self._tell(refusal)
+        self._answer(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._launchers) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(message, Join | Ended):
-                    self._tell(refusal, message.machine)
+                    self._answer(refusal, message.machine)
         raise refusal.error()
 
     def _name(self, machines: Iterable[int]) -> str:

@@ -20,7 +20,7 @@ from decentnode.errors import BadInput, StartError
 from decentnode.formats.reader import machine_parts
 from decentnode.launcher.cluster.place import find_place, is_listening, saved_addresses
 from decentnode.launcher.preflight import credentials
-from decentnode.launcher.state.messages import Ask
+from decentnode.launcher.state.messages import PlaceRequest
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
 from decentnode.mapping.base import Linear, Mapping, is_loopback
 from decentnode.mapping.environment import known_addresses
@@ -69,12 +69,17 @@ def settle(settings: Settings, or_resume: bool = False) -> tuple[Settings, str]:
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     place = f", the rendezvous is at port {mapping.rendezvous_port}" if several else ""
-    told = f"{job.name}, at most {len(machines)} machines" if isinstance(mapping, Open) else str(job)
-    print_line(f"{told}: this is machine {job.machine}{place}")
+    label = f"{job.name}, at most {len(machines)} machines" if isinstance(mapping, Open) else str(job)
+    print_line(f"{label}: this is machine {job.machine}{place}")
     is_given = settings.machine is not None and not isinstance(mapping, Open)
     machine = settings.machine if is_given else job.machine
     linear = Plugin(cls=Linear, options=options, kind="mapping", name="linear")
     return replace(settings, mapping=linear, machine=machine, run_dir=run_dir), job.name
+
+
+def is_open(settings: Settings) -> bool:
+    """Whether machines take places that are free, and nobody lists them."""
+    return isinstance(settings.mapping.make(), Open)
 
 
 def _addresses_of_run(settings: Settings, mapping: Mapping, job: SchedulerJob) -> list[str]:
@@ -89,12 +94,12 @@ def _addresses_of_run(settings: Settings, mapping: Mapping, job: SchedulerJob) -
     host, port = job.rendezvous[0], mapping.rendezvous_port
     known = {0: host} | saved_addresses(machine_directory(Path(str(settings.run_dir)), job.machine))
     others = {machine: address for machine, address in known.items() if machine != job.machine}
-    ask, guard = Ask(job.machine, job.name), credentials(settings, job.machine)
-    place = find_place(others, port, ask, guard, Timeouts.rejoin_answer)
-    if place is None:
+    request, guard = PlaceRequest(job.machine, job.name), credentials(settings, job.machine)
+    offer = find_place(others, port, request, guard, Timeouts.rejoin_answer)
+    if offer is None:
         return []
-    own, _ = both_ends(next(iter(place.addresses.values())), port)
-    return _filled(mapping, place.addresses | {job.machine: own})
+    own, _ = both_ends(next(iter(offer.addresses.values())), port)
+    return _filled(mapping, offer.addresses | {job.machine: own})
 
 
 def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, list[str]]:
@@ -113,27 +118,30 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
     is_first = wanted == 0 or (wanted < 0 and own == first and not is_listening(first, port))
     secret = secret_of(settings)
     guest = derived_credentials(secret, count, count) if secret else None
-    who = f"{socket.gethostname()}:{os.path.abspath(str(settings.run_dir))}"  # noqa: PTH100
-    ask = Ask(count, mapping.job_of(0).name, who, wanted)
+    asker = f"{socket.gethostname()}:{os.path.abspath(str(settings.run_dir))}"  # noqa: PTH100
+    if is_loopback(first):
+        # Several machines of one host may have one directory.
+        asker += f":{os.getpid()}"
+    request = PlaceRequest(count, mapping.job_of(0).name, asker, wanted)
     others = {machine: address for machine, address in known.items() if machine != wanted}
     if not is_first:
         others[0] = first
     began = time.monotonic()
-    while (place := find_place(others, port, ask, guest, Timeouts.rejoin_answer)) is None or place.reason:
+    while (offer := find_place(others, port, request, guest, Timeouts.rejoin_answer)) is None or offer.reason:
         waited = time.monotonic() - began
         # A machine that has ended keeps its place for a while.
-        if place is not None and waited > Timeouts.place:
-            raise BadInput(f"mapping: {place.reason}")
-        if place is None and is_first:
+        if offer is not None and waited > Timeouts.place:
+            raise BadInput(f"mapping: {offer.reason}")
+        if offer is None and is_first:
             break
         # The run may begin meanwhile.
-        if place is None and waited > settings.failures.start_deadline:
+        if offer is None and waited > settings.failures.start_deadline:
             why = why_unreachable(first, port, Timeouts.launcher_probe) or "what answers is of another job"
             raise StartError(f"no run was found at {first}, port {port}, within {waited:.0f} s: {why}")
         time.sleep(RETRY_INTERVAL)
-    index = place.index if place is not None else 0
+    index = offer.index if offer is not None else 0
     address = f"127.0.0.{1 + index}" if is_loopback(first) else own
-    addresses = place.addresses if place is not None else {}
+    addresses = offer.addresses if offer is not None else {}
     return mapping.job_of(index), _filled(mapping, addresses | {index: address})
 
 

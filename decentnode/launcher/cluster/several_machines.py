@@ -32,7 +32,6 @@ from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import (
     Arrived,
-    Ask,
     CheckpointsCommitted,
     ClusterMessage,
     Contribution,
@@ -41,7 +40,8 @@ from decentnode.launcher.state.messages import (
     PartialDistance,
     PartialSum,
     Pause,
-    Place,
+    PlaceOffer,
+    PlaceRequest,
     RelayedReports,
     Rows,
     Start,
@@ -109,7 +109,7 @@ class SeveralMachines(Cluster):
         self._refused_reports: Counter[str] = Counter()
         self._is_reported: set[int] = set()
         """Machines whose refused reports were logged."""
-        self._rendezvous = Rendezvous(mapping, machine, join, credentials, failures)
+        self._rendezvous = Rendezvous(mapping, machine, join, credentials, failures, self._offer)
         self._vector_sender = VectorSender(machine, vector_bytes, self._rendezvous.send)
         self._late_join = LateJoin(
             machine=machine,
@@ -130,7 +130,6 @@ class SeveralMachines(Cluster):
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         start = self._rendezvous.meet(handshakes, deadline, is_stopped)
         self._arrivals = dict(start.arrivals)
-        self._rendezvous.assign = self._assign
         for machine, address in self._rendezvous.addresses.items():
             self._identity.move(self._mapping.ranks_of(machine), address)
         if start.late:
@@ -155,21 +154,21 @@ class SeveralMachines(Cluster):
     def addresses(self) -> dict[int, str]:
         return self._rendezvous.addresses
 
-    def _assign(self, ask: Ask) -> Place:
+    def _offer(self, request: PlaceRequest) -> PlaceOffer:
         """Answers a machine that looks for its place, or names the machine that does."""
         if not self.coordinates:
             coordinator = self.coordinator
             address = self._rendezvous.addresses.get(coordinator) or self._mapping.address(coordinator)
-            return Place(addresses={coordinator: address}, ask=coordinator)
+            return PlaceOffer(addresses={coordinator: address}, ask=coordinator)
         now, lost = time.monotonic(), self.membership.lost
         # A machine that returns to its own place need not wait until that counts as lost.
         free = [
             m
             for m in self._others
             if lost.issuperset(self._mapping.ranks_of(m))
-            or (m == ask.wanted and now - self._last_received[m] > Timeouts.machine_twin)
+            or (m == request.wanted and now - self._last_received[m] > Timeouts.machine_twin)
         ]
-        return self._rendezvous.place_among(ask, free)
+        return self._rendezvous.place_among(request, free)
 
     def _answer_join(self, join: Join) -> None:
         if self._rendezvous.is_newcomer(join.machine) and self._first_heard(join.machine) == self._machine:
@@ -240,10 +239,11 @@ class SeveralMachines(Cluster):
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
         if to is not None:
-            return self._rendezvous.send(message, to)
-        # Also to silent machines, which may be suspended, but not to those that never came.
-        others = [machine for machine in self._arrivals if machine != self._machine]
-        machines = others if self.coordinates else [self.coordinator]
+            machines = [to]
+        elif self.coordinates:
+            machines = self._arrived
+        else:
+            machines = [self.coordinator]
         return sum(self._rendezvous.send(message, machine) for machine in machines)
 
     def relay(self, report: Report) -> None:
@@ -257,10 +257,8 @@ class SeveralMachines(Cluster):
         progress = [self.membership.progress_of(rank) for rank in active]
         # In this order: nobody must find a round done before what was reported of earlier ones.
         relayed = RelayedReports(self._machine, [*self._unsent, *progress, *standing])
-        # Also to silent machines, which may be suspended, but not to those that never came.
-        for machine in self._arrivals:
-            if machine != self._machine:
-                self._rendezvous.send(relayed, machine)
+        for machine in self._arrived:
+            self._rendezvous.send(relayed, machine)
         self._unsent = []
         self._advanced.clear()
 
@@ -283,6 +281,11 @@ class SeveralMachines(Cluster):
     def _others(self) -> list[int]:
         return [machine for machine in self._rendezvous.machines if machine != self._machine]
 
+    @property
+    def _arrived(self) -> list[int]:
+        """Other machines that have come, also silent ones, which may be suspended."""
+        return [machine for machine in self._arrivals if machine != self._machine]
+
     def _is_heard(self, machine: int, now: float) -> bool:
         return now - self._last_received[machine] <= Timeouts.machine_silent
 
@@ -290,7 +293,7 @@ class SeveralMachines(Cluster):
     def _heard(self) -> list[int]:
         """Other machines that are heard; those whose nodes have finished observe the last round, too."""
         now = time.monotonic()
-        return [m for m in self._others if m in self._arrivals and self._is_heard(m, now)]
+        return [machine for machine in sorted(self._arrived) if self._is_heard(machine, now)]
 
     def _first_heard(self, left_out: int = NOBODY, within: float = Timeouts.machine_silent) -> int:
         """Returns the machine that was here first of those heard in the last seconds, without one of them."""

@@ -56,19 +56,19 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Where the others reach the machine, if their configuration does not say it."""
 
 
-class Ask(msgspec.Struct, frozen=True, tag="ask"):
+class PlaceRequest(msgspec.Struct, frozen=True, tag="ask"):
     """A machine that has not read its data looks for a run in progress, or for a place in a run."""
 
     machine: int
     """The index of a machine that has none: the number of machines."""
     job: str
-    who: str = ""
+    asker: str = ""
     """Its host and directory, which another start of it has, too."""
     wanted: int = -1
     """The index that it had before; -1: any."""
 
 
-class Place(msgspec.Struct, frozen=True, tag="place"):
+class PlaceOffer(msgspec.Struct, frozen=True, tag="place"):
     """The answer: the index of the machine that asks, and where the others are."""
 
     index: int = -1
@@ -250,8 +250,8 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    Ask | Place | Join | Ended | Wait | Start | Refuse | Arrived | Rows | RelayedReports | PartialSum
-    | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
+    PlaceRequest | PlaceOffer | Join | Ended | Wait | Start | Refuse | Arrived | Rows | RelayedReports
+    | PartialSum | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
 ClusterMessage = LauncherMessage | MeanVector
