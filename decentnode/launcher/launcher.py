@@ -67,8 +67,8 @@ from decentnode.launcher.state.messages import (
     Arrived,
     CheckpointsCommitted,
     ClusterMessage,
+    EvaluationRows,
     Pause,
-    Rows,
     StopRequest,
 )
 from decentnode.launcher.state.run_directory import HEARTBEAT_INTERVAL, RunLock, make_run_directory
@@ -233,7 +233,7 @@ class Launcher:
         self._message_dispatcher.register(CheckpointsCommitted, self._run_state.retention.receive)
         self._message_dispatcher.register(StopRequest, self._graceful_stop.take)
         self._message_dispatcher.register(Pause, self._graceful_stop.take)
-        self._message_dispatcher.register(Rows, self._take_rows)
+        self._message_dispatcher.register(EvaluationRows, self._take_rows)
         self._message_dispatcher.register(Arrived, self._send_rows)
         self._next_progress = 0.0
         """When the progress of the nodes is read next."""
@@ -564,10 +564,10 @@ class Launcher:
             expected, unanswered, observed = {}, set(self.membership.members), False
         rows = self.evaluations.complete(expected, observed, unanswered)
         if self._cluster.coordinates and (rows or is_last):
-            self._cluster.send(Rows(self.machine, rows, is_last))
+            self._cluster.send(EvaluationRows(self.machine, rows, is_last))
         self._show_rows(rows)
 
-    def _take_rows(self, rows: Rows) -> None:
+    def _take_rows(self, rows: EvaluationRows) -> None:
         self._has_all_rows = self._has_all_rows or rows.is_last
         self._show_rows(self.evaluations.adopt(rows.rows))
 
@@ -578,7 +578,7 @@ class Launcher:
             rows = [*self.evaluations.rows.values()]
             some = max(1, ROWS_TOGETHER // len(self.membership.members))
             for start in range(0, len(rows), some):
-                self._cluster.send(Rows(self.machine, rows[start : start + some]), arrived.machine)
+                self._cluster.send(EvaluationRows(self.machine, rows[start : start + some]), arrived.machine)
 
     def _show_rows(self, rows: Sequence[EvaluationRow]) -> None:
         for row in rows:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from decentnode.launcher.cluster.channel import LauncherChannel
-from decentnode.launcher.state.messages import Arrived, RelayedReports, Rows
+from decentnode.launcher.state.messages import Arrived, EvaluationRows, RelayedReports
 from tests.launcher.test_membership import receive, welcome
 from tests.support.launchers import LauncherThreads
 from tests.support.processes import credentials, free_ports
@@ -103,7 +103,7 @@ def test_messages_that_come_before_the_own_start_are_kept(monkeypatch):
     with LauncherThreads(3, "at_least 4") as launchers:
         first, second = launchers.start(0), launchers.start(1)
         first.result(10.0), second.result(10.0)
-        late, early = launchers.start(2), [Arrived(1, 1), Rows(1, [])]
+        late, early = launchers.start(2), [Arrived(1, 1), EvaluationRows(1, [])]
         host, of_second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
         for message in early:
             of_second.send(message, 2)

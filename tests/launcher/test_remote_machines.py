@@ -35,13 +35,13 @@ from decentnode.launcher.state.membership import MemberState
 from decentnode.launcher.state.messages import (
     Arrived,
     CheckpointsCommitted,
+    EvaluationRows,
     Join,
     MeanVector,
     PartialDistance,
     PartialSum,
     Pause,
     RelayedReports,
-    Rows,
     Start,
     StopRequest,
     VectorAck,
@@ -409,7 +409,7 @@ class TestCoordinator:
         decisions = [
             Pause(15, 4, machine=1),
             CheckpointsCommitted(4, 4, machine=1),
-            Rows(1, [row(4)], True),
+            EvaluationRows(1, [row(4)], True),
             piece,
         ]
         idle.receive(*decisions)
@@ -423,7 +423,7 @@ class TestCoordinator:
     def test_a_machine_that_missed_the_last_one_a_moment_earlier_is_believed(self, tmp_path):
         idle = IdleLauncher(tmp_path, machine=2)
         idle.silence(0, Timeouts.machine_silent - 1.0)
-        idle.receive(Rows(1, [row(4)]))
+        idle.receive(EvaluationRows(1, [row(4)]))
         assert idle.launcher._cluster.coordinator == 0
         assert [*idle.launcher.evaluations.rows] == [4]
 
@@ -445,7 +445,7 @@ class TestRows:
         return [
             (to, [r.round for r in note.rows], note.is_last)
             for note, to in idle.sent
-            if isinstance(note, Rows)
+            if isinstance(note, EvaluationRows)
         ]
 
     def test_each_row_is_sent_to_all_and_the_last_word_also_without_one(self, idle):
@@ -459,7 +459,7 @@ class TestRows:
         self.evaluate(idle, 4)
         idle.launcher._complete_rows(False)
         assert not idle.launcher.evaluations.rows and idle.launcher._awaits_observations()
-        idle.receive(Rows(0, [row(4)]), Rows(0, [row(4), row(9)], True))
+        idle.receive(EvaluationRows(0, [row(4)]), EvaluationRows(0, [row(4), row(9)], True))
         assert [*idle.launcher.evaluations.rows] == [4, 9]
         assert not idle.launcher.evaluations.reports and not idle.launcher._awaits_observations()
 
@@ -477,7 +477,7 @@ class TestRows:
 
     def test_rows_of_rounds_that_the_run_does_not_have_are_refused(self, tmp_path):
         idle = IdleLauncher(tmp_path, machine=1)
-        idle.receive(Rows(0, [row(ROUNDS)]), Rows(0, [row(-1)]))
+        idle.receive(EvaluationRows(0, [row(ROUNDS)]), EvaluationRows(0, [row(-1)]))
         assert not idle.launcher.evaluations.rows and idle.launcher._cluster.refused == {"range": 2}
 
 
@@ -498,7 +498,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), idle.launcher._observer
     observer.finish = lambda: idle.launcher._cluster.contribute(last)
-    idle.receive(Rows(0, [], is_last=True))
+    idle.receive(EvaluationRows(0, [], is_last=True))
     idle.launcher._complete_observations()
     assert last in [note for note, _ in idle.sent]
 

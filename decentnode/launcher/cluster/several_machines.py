@@ -35,6 +35,7 @@ from decentnode.launcher.state.messages import (
     CheckpointsCommitted,
     ClusterMessage,
     Contribution,
+    EvaluationRows,
     Join,
     LauncherMessage,
     PartialDistance,
@@ -43,7 +44,6 @@ from decentnode.launcher.state.messages import (
     PlaceOffer,
     PlaceRequest,
     RelayedReports,
-    Rows,
     Start,
     VectorPiece,
 )
@@ -369,11 +369,11 @@ class SeveralMachines(Cluster):
         machine = getattr(message, "machine", 0)
         rounds = (getattr(message, name, None) for name in ("round", "last", "kept", "reached"))
         fits = isinstance(message, Start) or all(-1 <= r < self._rounds for r in rounds if r is not None)
-        if isinstance(message, Rows):
+        if isinstance(message, EvaluationRows):
             fits = all(0 <= row.round < self._rounds for row in message.rows)
         is_mean = isinstance(message, VectorPiece) and not message.count
         # A machine that does not hear the coordinator may decide for itself, and not for others.
-        decides = is_mean or isinstance(message, Pause | CheckpointsCommitted | Rows)
+        decides = is_mean or isinstance(message, Pause | CheckpointsCommitted | EvaluationRows)
         if decides and not self._may_decide(machine):
             return False
         if isinstance(message, PartialSum | PartialDistance | VectorPiece):

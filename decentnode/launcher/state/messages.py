@@ -148,7 +148,7 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived-late"):
     """Where the others reach the machine, if their configuration does not say it."""
 
 
-class Rows(msgspec.Struct, frozen=True, tag="rows"):
+class EvaluationRows(msgspec.Struct, frozen=True, tag="rows"):
     """Evaluations of all nodes, as the coordinator has written them."""
 
     machine: int
@@ -250,7 +250,7 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    PlaceRequest | PlaceOffer | Join | Ended | Wait | Start | Refuse | Arrived | Rows | RelayedReports
+    PlaceRequest | PlaceOffer | Join | Ended | Wait | Start | Refuse | Arrived | EvaluationRows | RelayedReports
     | PartialSum | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
