@@ -41,7 +41,7 @@ class EvaluationLog:
     """The scores of evaluations, by round and rank; empty if an evaluation failed."""
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
-    """EvaluationRows that are written, by round, in this order; the highest round need not be the last one."""
+    """Rows that are written, by round, in this order; the highest round need not be the last one."""
     log_event: LogEvent = lambda kind, text: None
     """Called with the kind and the text of an event, such as when the disk refuses rows."""
 

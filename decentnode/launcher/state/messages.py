@@ -250,8 +250,9 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 LauncherMessage = (
-    PlaceRequest | PlaceOffer | Join | Ended | Wait | Start | Refuse | Arrived | EvaluationRows | RelayedReports
-    | PartialSum | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause | CheckpointsCommitted
+    PlaceRequest | PlaceOffer | Join | Ended | Wait | Start | Refuse | Arrived | EvaluationRows
+    | RelayedReports | PartialSum | PartialDistance | VectorPiece | VectorAck | StopRequest | Pause
+    | CheckpointsCommitted
 )  # fmt: skip
 
 ClusterMessage = LauncherMessage | MeanVector
