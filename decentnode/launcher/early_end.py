@@ -38,12 +38,13 @@ def end_announced_in_store(job: SchedulerJob | None) -> Iterator[None]:
     if job is None or len(job.processes) == 1:
         yield
         return
-    try:
-        with _signals_raise():
+    with _signals_raise():
+        try:
             yield
-    except (KeyboardInterrupt, SystemExit) as error:
-        _end_job(job, error, Timeouts.refusal)
-        raise
+        except (KeyboardInterrupt, SystemExit) as error:
+            _ignore_signals()
+            _end_job(job, error, Timeouts.refusal)
+            raise
 
 
 def announce_defects(source: ConfigSource, overrides: Sequence[Override], error: BadInput) -> None:
@@ -104,14 +105,16 @@ def end_announced(settings: Settings, machine: int, job: str) -> Iterator[None]:
     if len(mapping.machines) == 1:
         yield
         return
-    try:
-        with _signals_raise():
+    with _signals_raise():
+        try:
             yield
-    except BaseException as error:
-        # What prevents that has an error of its own.
-        with contextlib.suppress(Exception):
-            _end(settings, machine, job, error)
-        raise
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                _ignore_signals()
+            # What prevents that has an error of its own.
+            with contextlib.suppress(Exception):
+                _end(settings, machine, job, error)
+            raise
 
 
 def _end(settings: Settings, machine: int, job: str, error: BaseException) -> None:
@@ -122,6 +125,12 @@ def _end(settings: Settings, machine: int, job: str, error: BaseException) -> No
         rendezvous.part(refusal_for(error))
     finally:
         rendezvous.close()
+
+
+def _ignore_signals() -> None:
+    """Has engines that repeat SIGTERM not end this process while it tells the others."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -554,7 +554,7 @@ class Launcher:
 
     def _complete_rows(self, is_last: bool) -> None:
         # The coordinator sends its rows to all. Without its last one each machine has what it knows.
-        if not self._cluster.coordinates and not (is_last and not self._has_all_rows):
+        if not (self._cluster.coordinates or is_last):
             return
         remote_lost = self.membership.lost - self.membership.local
         expected, unanswered = self.membership.reporting(), remote_lost
@@ -706,7 +706,7 @@ class Launcher:
         self._cluster.conclude()
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
-        saved = self._run_state.retention.newest_round if unfinished else None
+        saved = self._run_state.saved_by_all if unfinished else None
         summary = summarize(
             experiment=self.experiment,
             membership=self.membership,

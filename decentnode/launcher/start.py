@@ -50,12 +50,12 @@ def run_here(
         with end_announced_in_store(settings.mapping.make().job):
             settings, job = settle(settings, or_resume)
         machine = this_machine(settings)
+        early_end.enter_context(end_announced(settings, machine, job))
         if or_resume:
             resume_plan = started_before(settings, overrides, lock=lock)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)
                 return ExitCode.OK, resume_plan.run_dir
-        early_end.enter_context(end_announced(settings, machine, job))
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)

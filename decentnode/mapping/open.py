@@ -6,7 +6,7 @@ from functools import cached_property
 
 from decentnode.core.registry import MAPPINGS
 from decentnode.errors import MappingError
-from decentnode.mapping.base import Consecutive, Machine, is_loopback
+from decentnode.mapping.base import Consecutive, Machine, is_loopback, placeholder
 from decentnode.mapping.environment import MOST_ON_LOOPBACK
 from decentnode.mapping.job import JOB, RENDEZVOUS, SchedulerJob, host_and_port
 from decentnode.options import NonNegative, Positive
@@ -32,9 +32,10 @@ class Open(Consecutive):
         _ = self.place
         blocks = [min(self.nodes_per_machine, self.nodes - first) for first in self._firsts]
         is_one_host = is_loopback(self.place[0]) and len(blocks) <= MOST_ON_LOOPBACK
-        # What stands for an address until its machine has come.
-        name = "127.0.0.{}" if is_one_host else "machine-{}"
-        machines = (Machine(name.format(i + is_one_host), count) for i, count in enumerate(blocks))
+        machines = (
+            Machine(f"127.0.0.{1 + index}" if is_one_host else placeholder(index), count)
+            for index, count in enumerate(blocks)
+        )
         object.__setattr__(self, "machines", tuple(machines))
 
     @property

@@ -10,6 +10,7 @@ from datetime import timedelta
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.core.text import first_line
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.mapping.reachability import why_unreachable
 
@@ -80,6 +81,11 @@ def gathered(store: Store, index: int, count: int, content: str, seconds: float)
         if store.check([ENDED]):
             said = json.loads(get(ENDED))
             store.add(TOLD, 1)
+            if index == 0:
+                # The one that has ended may have been killed before it could.
+                await_end(store, Timeouts.refusal)
+                store.delete_key(ENDED)
+                store.delete_key(TOLD)
             raise PeerEnded(*said)
         if time.monotonic() > limit:
             raise RuntimeError(why)

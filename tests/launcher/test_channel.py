@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from decentnode.launcher.cluster.channel import LauncherChannel
-from decentnode.launcher.state.messages import Arrived, EvaluationRows, RelayedReports
+from decentnode.launcher.state.messages import Arrived, EvaluationRows, Presence, RelayedReports
 from tests.launcher.test_membership import receive, welcome
 from tests.support.launchers import LauncherThreads
 from tests.support.processes import credentials, free_ports
@@ -15,8 +15,8 @@ from tests.support.processes import credentials, free_ports
 class Channels:
     """The sockets of three machines; `open` opens those of one."""
 
-    def __init__(self, keys=(None,) * 3):
-        self.port, self.keys, self.opened = free_ports(1), keys, []
+    def __init__(self, keys=(None,) * 3, start=b"start"):
+        self.port, self.keys, self.opened, self.start = free_ports(1), keys, [], start
 
     def endpoint(self, machine):
         return f"tcp://127.0.0.{machine + 1}:{self.port}"
@@ -24,6 +24,7 @@ class Channels:
     def open(self, machine, says_it_is=None):
         said = machine if says_it_is is None else says_it_is
         channel = LauncherChannel(self.endpoint, self.endpoint(machine), said, self.keys[machine])
+        channel.begin(self.start)
         self.opened.append(channel)
         return channel
 
@@ -80,7 +81,7 @@ def test_what_was_not_sent_to_a_launcher_is_not_for_the_one_after_it():
 
 
 def test_an_answer_returns_to_who_asked_wherever_that_receives():
-    with Channels() as channels:
+    with Channels(start=b"") as channels:
         zero, guest = channels.open(0), channels.open(2, says_it_is=1)
         guest.send(b"question", 0)
         assert zero.wait(5.0)
@@ -103,7 +104,7 @@ def test_messages_that_come_before_the_own_start_are_kept(monkeypatch):
     with LauncherThreads(3, "at_least 4") as launchers:
         first, second = launchers.start(0), launchers.start(1)
         first.result(10.0), second.result(10.0)
-        late, early = launchers.start(2), [Arrived(1, 1), EvaluationRows(1, [])]
+        late, early = launchers.start(2), [Arrived(1, Presence(1, 1)), EvaluationRows(1, [])]
         host, of_second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
         for message in early:
             of_second.send(message, 2)

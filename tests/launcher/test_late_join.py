@@ -14,7 +14,7 @@ from decentnode.errors import RunFailed
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.recovery.restarts import Restarts
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.launcher.state.messages import Join, Start
+from decentnode.launcher.state.messages import Join, Presence, Start
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
@@ -87,6 +87,11 @@ class IdleLauncher:
         return str(caught.value)
 
 
+def present(*machines):
+    """Machines that are here from the start."""
+    return dict.fromkeys(machines, Presence())
+
+
 @pytest.fixture
 def idle(experiment, tmp_path):
     return IdleLauncher(experiment, tmp_path)
@@ -94,58 +99,69 @@ def idle(experiment, tmp_path):
 
 def test_a_machine_is_admitted_as_the_last_of_those_that_are_here(idle):
     idle.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
-    idle.late.answer(join(2), {0: 0, 1: 0})
+    idle.late.answer(join(2), present(0, 1))
     (start,) = idle.recorded.admitted
     assert (start.late, start.absent, start.machine) == (1, [], 0)
-    assert [*start.arrivals.items()] == [(0, 0), (1, 0), (2, 1)]
+    assert start.presences == present(0, 1) | {2: Presence(1, 1)}
 
 
 def test_a_machine_that_comes_again_goes_to_the_end_of_the_line(idle):
-    idle.late.answer(join(1), {0: 0, 1: 2, 2: 1})
+    others = present(0) | {2: Presence(1, 3)}
+    idle.late.answer(join(1), others | {1: Presence(2, 2)})
     (start,) = idle.recorded.admitted
-    assert start.late == 3 and [*start.arrivals.items()] == [(0, 0), (2, 1), (1, 3)]
+    assert start.late == 3 and start.presences == others | {1: Presence(3, 4)}
+
+
+def test_machines_that_come_at_the_same_time_have_an_order(idle):
+    """Regression: each took itself for the last one, and two machines decided for all."""
+    for machine in (2, 1):
+        idle.late.answer(join(machine), present(0))
+    orders = [
+        start.presences[machine].order for machine, start in zip((2, 1), idle.recorded.admitted, strict=True)
+    ]
+    assert orders == [1, 2]
 
 
 def test_a_machine_may_come_a_limited_number_of_times(idle):
-    idle.late.answer(join(2), {0: 0, 2: 15})
+    idle.late.answer(join(2), {0: Presence(), 2: Presence(15, 15)})
     assert idle.recorded.objections == ["machine 2 has joined 15 times, the limit"]
 
 
 def test_another_machine_than_machine_0_admits_it(experiment, tmp_path):
     idle = IdleLauncher(experiment, tmp_path, machine=1)
     idle.take(Failed(0, "gone"), Failed(1, "gone"))
-    idle.late.answer(join(2), {0: 0, 1: 0, 2: 0})
+    idle.late.answer(join(2), present(0, 1, 2))
     (start,) = idle.recorded.admitted
     assert (start.machine, start.absent) == (1, [0])
 
 
 def test_others_that_are_not_here_are_named(idle):
     idle.take(Failed(2, "gone"))
-    idle.late.answer(join(2), {0: 0, 1: 0})
+    idle.late.answer(join(2), present(0, 1))
     assert [start.absent for start in idle.recorded.admitted] == [[1]]
 
 
 def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(idle, monkeypatch):
     idle.membership.members[2].silent_since = time.monotonic()
     idle.take(Failed(2, "machine 1 fell silent"))
-    idle.late.answer(join(2), {0: 0, 1: 0})
+    idle.late.answer(join(2), present(0, 1))
     assert idle.recorded.admitted[0].absent == [], "its nodes may run on, and are to be connected to"
     monkeypatch.setattr(Timeouts, "machine_lost", -1.0)
-    idle.late.answer(join(2), {0: 0, 1: 0})
+    idle.late.answer(join(2), present(0, 1))
     assert idle.recorded.admitted[1].absent == [1]
 
 
 def test_who_cannot_take_part_any_more_learns_why(idle, experiment, tmp_path):
     idle.is_stopping = True
-    idle.late.answer(join(2), {0: 0})
-    idle.late.answer(replace_struct(join(2), or_resume=True), {0: 0})
+    idle.late.answer(join(2), present(0))
+    idle.late.answer(replace_struct(join(2), or_resume=True), present(0))
     idle.is_stopping = False
     idle.take(*(Finished(rank, 10, **FINISHED) for rank in (3, 4, 5)))
-    idle.late.answer(join(2), {0: 0})
+    idle.late.answer(join(2), present(0))
     d2 = experiment.settings.sharing
     strict = replace(experiment, settings=replace(experiment.settings, sharing=other_scheme(d2)))
     other = IdleLauncher(strict, tmp_path)
-    other.late.answer(join(2), {0: 0})
+    other.late.answer(join(2), present(0))
     assert idle.recorded.objections == ["the run was asked to stop", "machine 2 has finished"]
     assert idle.recorded.waiting == ["the run was asked to stop"], "the next run is its own, too"
     assert other.recorded.objections == ["d2 does not let lost nodes rejoin"]

@@ -37,6 +37,7 @@ from decentnode.launcher.state.messages import (
     Join,
     PartialDistance,
     Pause,
+    Presence,
     Refuse,
     RelayedReports,
     Start,
@@ -303,7 +304,7 @@ class TestRendezvous:
     def test_a_machine_of_another_job_is_refused_and_the_own_one_awaited(self):
         with LauncherThreads(2) as launchers:
             zero = launchers.start(0, job="Slurm job 5.0")
-            for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job of torchrun or Slurm")):
+            for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job")):
                 stranger = Rendezvous(launchers.mapping, 1, join_of(1, job=job))
                 refused = (
                     f"^machine 0: machine 1 is of another job: {named}; this port has one of Slurm job 5.0$"
@@ -504,7 +505,7 @@ class TestRendezvous:
             for note in (
                 Pause(15, 3, machine=2),
                 CheckpointsCommitted(3, 1, machine=2),
-                Arrived(2, 1),
+                Arrived(2, Presence(1, 1)),
                 EvaluationRows(2, []),
                 VectorPiece(2, 3, 0, 0, b"mean"),
                 StopRequest(1, 15, 3),
@@ -608,8 +609,8 @@ class TestLate:
             welcome(launchers)
             agreed = late.result(10.0)
             assert host.is_newcomer(1), "it may not have received the answer"
-            launchers.rendezvous_of[1].send(Arrived(1, 1), 0)
-            assert receive(host, 1) == [Arrived(1, 1)]
+            launchers.rendezvous_of[1].send(Arrived(1, Presence(1, 1)), 0)
+            assert receive(host, 1) == [Arrived(1, Presence(1, 1))]
             assert not host.is_newcomer(1)
         assert (agreed.run_id, agreed.late, agreed.absent, agreed.handshakes) == (start.run_id, 1, [2], {})
         assert (start.seconds, agreed.seconds) == (0.0, 12.5)
@@ -700,8 +701,8 @@ class TestMachine0ComesAgain:
         welcome(launchers, machine=1)
         start = again.result(10.0)
         assert (start.run_id, start.late, start.machine) == (run_id, 1, 1)
-        launchers.rendezvous_of[0].send(Arrived(0, 1), 2)
-        assert Arrived(0, 1) in receive(launchers.rendezvous_of[2], 9, seconds=0.5)
+        launchers.rendezvous_of[0].send(Arrived(0, Presence(1, 1)), 2)
+        assert Arrived(0, Presence(1, 1)) in receive(launchers.rendezvous_of[2], 9, seconds=0.5)
 
     @pytest.mark.parametrize(
         "answer", [{"objection": "no"}, {"objection": "no", "waits": True}], ids=["refusal", "wait"]
@@ -735,7 +736,7 @@ class TestMachine0ComesAgain:
 def welcome(launchers, objection="", machine=0, waits=False):
     """Answers the next machine that comes, as the coordinator."""
     host, limit = launchers.rendezvous_of[machine], time.monotonic() + 10.0
-    start = Start(0, absent=[2], late=1, arrivals={machine: 0}, seconds=12.5, machine=machine)
+    start = Start(0, absent=[2], late=1, presences={machine: Presence()}, seconds=12.5, machine=machine)
     while time.monotonic() < limit:
         for note in host.receive(timeout=0.1):
             if isinstance(note, Join) and host.is_newcomer(note.machine):

@@ -82,7 +82,7 @@ def test_blocks_of_ranks_are_taken_by_arrival():
     assert [machine.nodes for machine in mapping.machines] == [3, 3, 1]
     assert [mapping.address(machine) for machine in range(3)] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     assert [*mapping.ranks_of(2)] == [6] and mapping.rendezvous_port == 4000
-    assert Open(nodes_per_machine=3, rendezvous="node7", nodes=7).address(1) == "machine-1"
+    assert Open(nodes_per_machine=3, rendezvous="node7", nodes=7).address(1) == "machine-1.invalid"
 
 
 def settings(*more, mapping="{name: open, nodes_per_machine: 2, rendezvous: '127.0.0.1:PORT'}"):

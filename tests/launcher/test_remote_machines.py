@@ -41,6 +41,7 @@ from decentnode.launcher.state.messages import (
     PartialDistance,
     PartialSum,
     Pause,
+    Presence,
     RelayedReports,
     Start,
     StopRequest,
@@ -82,7 +83,7 @@ class IdleLauncher:
         self.launcher.run_id = 1
         self.launcher.membership.start()
         self.launcher.membership.pids = {0: os.getpid()}
-        self.launcher._cluster._arrivals = dict.fromkeys(range(3), 0)
+        self.launcher._cluster._presences = dict.fromkeys(range(3), Presence())
         self.rendezvous = self.launcher._cluster._rendezvous
         self.rendezvous.receive, self.rendezvous.send = self._receive, self._send
         self.launcher._cluster._vector_sender = VectorSender(
@@ -95,9 +96,9 @@ class IdleLauncher:
             self.rendezvous.last_received[note.machine] = time.monotonic()
         return notes
 
-    def _send(self, note, to=None):
-        self.sent.append((note, to))
-        return 1
+    def _send(self, note, *machines):
+        self.sent += [(note, machine) for machine in machines]
+        return len(machines)
 
     def receive(self, *notes):
         self.inbox += notes
@@ -371,33 +372,33 @@ class TestCoordinator:
 
     def test_a_machine_that_is_started_again_takes_nothing_over(self, tmp_path):
         idle = IdleLauncher(tmp_path, machine=1)
-        idle.receive(Arrived(0, 1), RelayedReports(0, []))
+        idle.receive(Arrived(0, Presence(1, 1)), RelayedReports(0, []))
         assert idle.launcher._cluster.coordinates
-        assert [*idle.launcher._cluster._arrivals] == [1, 2, 0]
+        assert [*idle.launcher._cluster._presences] == [1, 2, 0]
 
     def test_a_machine_that_comes_again_loses_its_nodes_which_begin_again_and_learns_of_those_here(
         self, tmp_path
     ):
         idle = IdleLauncher(tmp_path, machine=1)
         idle.launcher._report_dispatcher.dispatch(RoundProgress(2, 7, 0.5, 10))
-        idle.receive(Arrived(0, 1))
+        idle.receive(Arrived(0, Presence(1, 1)))
         members = idle.launcher.membership.members
         assert [members[rank].restarts for rank in range(6)] == [1, 1, 0, 0, 0, 0]
         assert idle.launcher.membership.active == set(range(6))
         assert (RelayedReports(1, [RoundProgress(2, 7, 0.5, 10)]), 0) in idle.sent
 
     def test_an_arrival_that_is_said_twice_counts_once(self, idle):
-        idle.receive(Arrived(1, 1))
-        idle.receive(Arrived(1, 1))
-        assert [*idle.launcher._cluster._arrivals.items()] == [(0, 0), (2, 0), (1, 1)]
+        idle.receive(Arrived(1, Presence(1, 1)))
+        idle.receive(Arrived(1, Presence(1, 1)))
+        assert [*idle.launcher._cluster._presences] == [0, 2, 1]
         assert idle.launcher.membership.members[2].restarts == 1
 
     def test_who_comes_late_does_not_take_a_silent_machine_for_the_coordinator(self, tmp_path, monkeypatch):
         idle = IdleLauncher(tmp_path, machine=2)
-        start = Start(7, late=1, arrivals={0: 0, 1: 0, 2: 1}, machine=1)
+        start = Start(7, late=1, presences={0: Presence(), 1: Presence(), 2: Presence(1, 1)}, machine=1)
         monkeypatch.setattr(idle.rendezvous, "meet", lambda *_: start)
         idle.launcher._cluster.meet({}, 1.0, lambda: False)
-        assert idle.sent == [(Arrived(2, 1), 0), (Arrived(2, 1), 1)]
+        assert idle.sent == [(Arrived(2, Presence(1, 1)), 0), (Arrived(2, Presence(1, 1)), 1)]
         assert idle.launcher._cluster.coordinator == 1
         idle.receive()
         assert idle.launcher.membership.ranks(MemberState.LOST) == [0, 1]
@@ -472,7 +473,7 @@ class TestRows:
     def test_who_comes_late_gets_all_rows_in_several_messages(self, idle, monkeypatch):
         monkeypatch.setattr(launcher_module, "ROWS_TOGETHER", 12)
         idle.launcher.evaluations.adopt([row(round) for round in range(5)])
-        idle.receive(Arrived(2, 1))
+        idle.receive(Arrived(2, Presence(1, 1)))
         assert self.rows_sent(idle) == [(2, rounds, False) for rounds in ([0, 1], [2, 3], [4])]
 
     def test_rows_of_rounds_that_the_run_does_not_have_are_refused(self, tmp_path):

@@ -22,6 +22,8 @@ WAITING_MESSAGES = 16
 """Messages per connection that this process queues for reading; more wait at the sender."""
 UNSENT_MESSAGES = 1000
 """Messages per connection that a launcher queues for a slow receiver; later ones are dropped."""
+UNSENT_BEFORE = 8
+"""The same before the start, when few are sent, and again and again."""
 FAILED_HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -85,7 +87,7 @@ class LauncherChannel:
             raise StartError(f"{bound}: {zmq.strerror(error.errno or 0)} {key}") from error
 
     def _bind(self, bound: str) -> None:
-        _prepare(self._inbox)
+        prepare(self._inbox)
         # A reconnected launcher keeps its route even if the old connection is not closed yet.
         self._inbox.set(zmq.ROUTER_HANDOVER, 1)
         if self._credentials is not None:
@@ -95,27 +97,42 @@ class LauncherChannel:
             )
         self._inbox.bind(bound)
 
-    def _outbox(self, machine: int) -> "zmq.Socket[bytes]":
-        """Returns the socket that sends to a machine; connects it at the first message."""
-        if (outbox := self._outboxes.get(machine)) is not None:
+    def _outbox(self, machine: int) -> "zmq.Socket[bytes] | None":
+        """Returns the socket that sends to a machine, which the first message connects; None: no address."""
+        if (outbox := self._outboxes.get(machine)) is not None or not (endpoint := self._endpoints(machine)):
             return outbox
-        outbox = self._outboxes[machine] = self._context.socket(zmq.DEALER)
-        _prepare(outbox)
+        outbox = self._context.socket(zmq.DEALER)
+        prepare(outbox)
         outbox.set(zmq.ROUTING_ID, self._route)
-        outbox.set(zmq.SNDHWM, UNSENT_MESSAGES)
+        outbox.set(zmq.SNDHWM, UNSENT_MESSAGES if self.start else UNSENT_BEFORE)
+        # Before the start messages are repeated, and must not wait for a machine that comes hours later.
+        outbox.set(zmq.IMMEDIATE, int(not self.start and machine != 0))
         # A machine may come back before the kernel gives up an attempt to reach it.
         outbox.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
         if self._credentials is not None:
             self._credentials.guard_client(outbox, machine)
-            if machine == 0:
-                self._monitor = outbox.get_monitor_socket(FAILED_HANDSHAKES)
-        outbox.connect(self._endpoints(machine))
+        try:
+            outbox.connect(endpoint)
+        except zmq.ZMQError:
+            self.refused["address"] += 1
+            outbox.close(0)
+            return None
+        if self._credentials is not None and machine == 0:
+            self._monitor = outbox.get_monitor_socket(FAILED_HANDSHAKES)
+        self._outboxes[machine] = outbox
         return outbox
+
+    def begin(self, start: bytes) -> None:
+        """Sends messages of this start from now on, and drops what is still on its way from before."""
+        self.start = start
+        for machine in [*self._outboxes]:
+            self.renew(machine)
 
     def renew(self, machine: int) -> None:
         """Drops what was not sent to a machine, and connects anew: another launcher receives there."""
         if (outbox := self._outboxes.pop(machine, None)) is not None:
             if machine == 0 and self._monitor is not None:
+                self._handshakes = 0
                 outbox.disable_monitor()
                 self._monitor.close(0)
                 self._monitor = None
@@ -134,7 +151,12 @@ class LauncherChannel:
     @property
     def _read(self) -> "list[zmq.Socket[bytes]]":
         questions = [self._authenticator.questions] if self._authenticator else []
-        return [self._inbox, *questions, *self._outboxes.values()]
+        return [self._inbox, *questions, *self._answering.values()]
+
+    @property
+    def _answering(self) -> "dict[int, zmq.Socket[bytes]]":
+        """The outboxes on which answers may come: none after the start."""
+        return {} if self.start else self._outboxes
 
     def wait(self, timeout: float) -> bool:
         """Whether a message arrives within `timeout` seconds."""
@@ -150,14 +172,14 @@ class LauncherChannel:
                 # Machine 0 may also end amid a handshake, but not again and again.
                 self._handshakes += MOST_HANDSHAKES if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else 1
                 self.is_refused = self._handshakes >= MOST_HANDSHAKES
-            if has_input(self._inbox) or any(map(has_input, self._outboxes.values())):
+            if has_input(self._inbox) or any(map(has_input, self._answering.values())):
                 return True
             if time.monotonic() >= limit:
                 return False
 
     def receive(self) -> Arrival | None:
         """Returns the next message, if one is here."""
-        for machine, outbox in self._outboxes.items():
+        for machine, outbox in self._answering.items():
             while has_input(outbox):
                 answer = outbox.recv_multipart(zmq.NOBLOCK)
                 if len(answer) == 1:
@@ -179,19 +201,18 @@ class LauncherChannel:
 
     def send(self, content: bytes, machine: int) -> bool:
         """Sends one message without waiting; returns False if it was dropped: the receiver is too slow."""
+        if (outbox := self._outbox(machine)) is None:
+            return False
         try:
             # A launcher that does not read must never block the monitoring of nodes.
-            self._outbox(machine).send_multipart([self.start, content], zmq.NOBLOCK)
+            outbox.send_multipart([self.start, content], zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
     def answer(self, content: bytes, launcher: bytes) -> None:
         """Answers a launcher that need not receive where its machine does; drops what is not sent at once."""
-        try:
-            self._inbox.send_multipart([launcher, content], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            self.refused["no route"] += 1
+        self._inbox.send_multipart([launcher, content], zmq.NOBLOCK)
 
     def close(self) -> None:
         """Delivers what was sent within two seconds, and closes the sockets."""
@@ -205,7 +226,8 @@ class LauncherChannel:
         self._context.term()
 
 
-def _prepare(link: "zmq.Socket[bytes]") -> None:
+def prepare(link: "zmq.Socket[bytes]") -> None:
+    """Sets the limits of a socket between launchers."""
     link.set(zmq.IPV6, 1)
     # Set again in `close`; until then an error path must not block on undelivered messages.
     link.set(zmq.LINGER, 0)

@@ -92,6 +92,9 @@ class GracefulStop:
         """Processes a message of another machine."""
         if not isinstance(message, StopRequest | Pause):
             return
+        # A machine that did not hear this one for a while decided for itself.
+        if isinstance(message, Pause) and self.is_decided and self.coordinates():
+            return
         if isinstance(message, Pause) and message.reached is not None:
             self.finish(message.reached)
         elif message.signal or not self.is_requested:

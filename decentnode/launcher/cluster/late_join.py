@@ -7,7 +7,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.launcher.state.messages import Join, Start
+from decentnode.launcher.state.messages import Join, Presence, Start
 from decentnode.mapping.base import Mapping
 
 MOST_TIMES = 15
@@ -29,23 +29,26 @@ class LateJoin:
     """Whether the run was asked to stop."""
     why_not_taken_back: str
     """Why lost nodes cannot rejoin; empty if they can."""
+    _order: int = 0
+    """The number of the last late join."""
 
-    def answer(self, join: Join, arrivals: dict[int, int]) -> None:
+    def answer(self, join: Join, presences: dict[int, Presence]) -> None:
         """Admits a machine that joins after the start, or refuses it.
 
-        `arrivals`: how often each machine has joined so far, in the order in which they came last.
+        `presences`: the machines that have come so far.
         """
         machine, active = join.machine, self.membership.active
         # Nodes of a silent launcher may still run; absent ranks are never connected to.
         there = active | self.membership.silent(Timeouts.machine_lost)
         others = set(range(len(self.mapping.machines))) - {self.machine, machine}
         absent = sorted(m for m in others if there.isdisjoint(self.mapping.ranks_of(m)))
-        late = arrivals.get(machine, 0) + 1
-        of_others = {m: times for m, times in arrivals.items() if m != machine}
+        late = presences.get(machine, Presence()).joins + 1
+        # A number of its own, also if another machine was admitted that has not arrived yet.
+        self._order = 1 + max(self._order, *(presence.order for presence in presences.values()))
         start = Start(
-            0, absent=absent, late=late, arrivals=of_others | {machine: late}, seconds=self.run_seconds(),
+            0, absent=absent, late=late, presences={**presences, machine: Presence(late, self._order)},
             addresses={**self.rendezvous.addresses, machine: join.address} if join.address else {},
-            machine=self.machine,
+            seconds=self.run_seconds(), machine=self.machine,
         )  # fmt: skip
         # The same command starts the next run of the job: it waits for the end of this one.
         waits = join.or_resume and self._is_ending

@@ -1,7 +1,9 @@
 """How a machine whose addresses nobody lists finds a run in progress, and its own place there."""
 
+import fcntl
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE
 from decentnode.formats.records import write_atomically
-from decentnode.launcher.cluster.channel import ROUTE
+from decentnode.launcher.cluster.channel import ROUTE, prepare
 from decentnode.launcher.state.messages import DECODER, PlaceOffer, PlaceRequest
 from decentnode.mapping.base import tcp_endpoint
 
@@ -71,9 +73,12 @@ def find_place(
                 offer = _read(links[machine])
                 if offer.index >= 0 or offer.reason:
                     return offer
-                if offer.ask >= 0:
-                    # The machine that decides answers.
-                    there |= offer.addresses
+                for named, address in offer.addresses.items() if offer.ask >= 0 else ():
+                    # The machine that decides answers; it may have another address than before.
+                    if there.get(named) != address:
+                        there[named] = address
+                        if named in links:
+                            links.pop(named).close(0)
         return None
     finally:
         for link in links.values():
@@ -86,7 +91,7 @@ def _connect(
     machine: int, address: str, port: int,
 ) -> "zmq.Socket[bytes]":  # fmt: skip
     link = context.socket(zmq.DEALER)
-    link.set(zmq.IPV6, 1)
+    prepare(link)
     link.set(zmq.ROUTING_ID, ROUTE.pack(1, request.machine, os.urandom(11)))
     if credentials is not None:
         credentials.guard_client(link, machine)
@@ -101,6 +106,18 @@ def _read(link: "zmq.Socket[bytes]") -> PlaceOffer:
     except UNDECODABLE:
         return PlaceOffer()
     return message if isinstance(message, PlaceOffer) else PlaceOffer()
+
+
+def is_first_here(port: int) -> bool:
+    """Whether this process is the first one on its host with a rendezvous at this port; until it ends."""
+    path = Path(tempfile.gettempdir()) / f"decentnode-{os.getuid()}-{port}.lock"
+    try:
+        # Kept open: the lock ends with this process and those that it forks.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def is_listening(address: str, port: int) -> bool:

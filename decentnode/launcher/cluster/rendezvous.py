@@ -37,7 +37,7 @@ from decentnode.launcher.state.messages import (
     Start,
     Wait,
 )
-from decentnode.mapping.base import Mapping, tcp_endpoint
+from decentnode.mapping.base import Mapping, is_placeholder, tcp_endpoint
 from decentnode.mapping.reachability import why_unreachable
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
@@ -116,8 +116,9 @@ class Rendezvous:
         """Whether the machines have met, or were told that they do not."""
 
     def endpoint(self, machine: int) -> str:
-        """Returns where a machine receives."""
-        return tcp_endpoint(self._address(machine), self._mapping.rendezvous_port)
+        """Returns where a machine receives; an empty text if nobody knows it yet."""
+        address = self._address(machine)
+        return "" if is_placeholder(address) else tcp_endpoint(address, self._mapping.rendezvous_port)
 
     def _address(self, machine: int) -> str:
         return self.addresses.get(machine) or self._mapping.address(machine)
@@ -147,7 +148,7 @@ class Rendezvous:
             self.move(machine, address)
         # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
         self._started = {} if self._start.late else dict(self._launchers)
-        channel.start = _START.pack(self._start.run_id, self._start.incarnation)
+        channel.begin(_START.pack(self._start.run_id, self._start.incarnation))
         # Until now most machines had nothing to say to this one.
         now, absent = time.monotonic(), self._start.absent
         self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
@@ -193,7 +194,8 @@ class Rendezvous:
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit = clock.now() + deadline
+        began = clock.now()
+        limit = began + deadline
         enough_since: float | None = None
         refusal, refused_at = "", -inf
         while missing := self._missing():
@@ -202,8 +204,10 @@ class Rendezvous:
                 self._refuse(Refuse("the run was stopped on machine 0"), Timeouts.launcher_linger)
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over. The machines of a run in
-            # progress would not take part in another one.
-            is_in_progress = now - refused_at < Timeouts.machine_left()
+            # progress would not take part in another one; they answer when they are asked.
+            is_in_progress = now - refused_at < Timeouts.machine_left() or now < min(
+                limit, began + 3 * JOIN_INTERVAL
+            )
             enough_since = (enough_since or now) if self._suffices(missing) and not is_in_progress else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
             if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):
@@ -216,7 +220,7 @@ class Rendezvous:
                 self._refuse(Refuse(waited))
             self._notice(missing, limit - now)
             # The run may be in progress without this machine, which was started again.
-            self._ask(now, self.machines[1:])
+            self._ask(now, sorted(missing))
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Join():
@@ -230,7 +234,8 @@ class Rendezvous:
                     case Start():
                         return self._accepted(message)
                     case Refuse():
-                        refusal = f"; a machine with a run in progress says: {message.reason}"
+                        said = printable(message.reason[:500])
+                        refusal = f"; a machine with a run in progress says: {said}"
                         refused_at = clock.now()
                     case Wait():
                         refused_at = clock.now()
@@ -298,12 +303,13 @@ class Rendezvous:
             (index for index, (asker, _) in self._given.items() if asker == request.asker), request.wanted
         )
         # The first one is at the rendezvous, where machines that come look for the run.
-        left = sorted(set(free) - taken, key=lambda index: (index == 0, index))
+        # One that was never given comes before one whose machine may still read its data.
+        left = sorted(set(free) - taken, key=lambda index: (index == 0, index in self._given, index))
         if not left:
             count = len(self.machines)
             return PlaceOffer(reason=f"all {count} machines of this run are here; start no more than {count}")
         index = wanted if wanted in left else left[0]
-        self._given[index] = request.asker, now + Timeouts.place
+        self._given[index] = request.asker, now + self._failures.start_deadline
         return PlaceOffer(index, addresses)
 
     def is_newcomer(self, machine: int) -> bool:
@@ -384,10 +390,10 @@ class Rendezvous:
             if self._channel is not None and to in (None, machine):
                 self._channel.answer(content, launcher)
 
-    def send(self, message: LauncherMessage, to: int) -> int:
-        """Sends to a machine; returns the bytes, 0 if it was dropped. Never waits."""
-        content = msgspec.msgpack.encode(message)
-        return len(content) if self._channel is not None and self._channel.send(content, to) else 0
+    def send(self, message: LauncherMessage, *machines: int) -> int:
+        """Sends to machines; returns the bytes, without those that were dropped. Never waits."""
+        content, channel = msgspec.msgpack.encode(message), self._channel
+        return len(content) * sum(channel.send(content, machine) for machine in machines) if channel else 0
 
     @property
     def descriptors(self) -> list[int]:
@@ -478,7 +484,7 @@ class Rendezvous:
         """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""
         machine, reason = join.machine, ""
         if join.job != self._join.job:
-            here, there = (of.job or "no job of torchrun or Slurm" for of in (self._join, join))
+            here, there = (of.job or "no job" for of in (self._join, join))
             reason = f"machine {machine} is of another job: {there}; this port has one of {here}"
             channel.refused["another job"] += 1
         known = self._launchers.get(machine, launcher)
@@ -533,15 +539,18 @@ class Rendezvous:
     def _objection(self, start: Start) -> str:
         """Returns why this machine does not accept the start; an empty text if it does."""
         # A handshake of an absent node could only be forged.
+        sender = f"machine {start.machine}"
+        if not start.presences.keys() | start.addresses.keys() <= set(self.machines):
+            return f"{sender} names machines that the run does not have"
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
         if not start.handshakes.keys() <= (set() if start.late else ranks):
-            return "machine 0 passes on words of nodes that are not here"
+            return f"{sender} passes on words of nodes that are not here"
         if start.late:
             return ""
         absent = set(self.machines) - here
         if self.machine in absent or not self._suffices(absent):
-            return f"machine 0 would start without {self._name(absent)} (key failures.start)"
+            return f"{sender} would start without {self._name(absent)} (key failures.start)"
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:

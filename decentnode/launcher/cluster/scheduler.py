@@ -15,10 +15,11 @@ from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.streams import print_line
+from decentnode.core.text import printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
 from decentnode.formats.reader import machine_parts
-from decentnode.launcher.cluster.place import find_place, is_listening, saved_addresses
+from decentnode.launcher.cluster.place import find_place, is_first_here, saved_addresses
 from decentnode.launcher.preflight import credentials
 from decentnode.launcher.state.messages import PlaceRequest
 from decentnode.launcher.state.run_directory import machine_directory, unused_directory
@@ -98,7 +99,7 @@ def _addresses_of_run(settings: Settings, mapping: Mapping, job: SchedulerJob) -
     offer = find_place(others, port, request, guard, Timeouts.rejoin_answer)
     if offer is None:
         return []
-    own, _ = both_ends(next(iter(offer.addresses.values())), port)
+    own, _ = _ends(next(iter(offer.addresses.values())), port, time.monotonic())
     return _filled(mapping, offer.addresses | {job.machine: own})
 
 
@@ -115,7 +116,7 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
     wanted, known = _place_before(settings)
     wanted = wanted if settings.machine is None else settings.machine
     # On one host the first machine is the one that comes first.
-    is_first = wanted == 0 or (wanted < 0 and own == first and not is_listening(first, port))
+    is_first = wanted == 0 or (wanted < 0 and own == first and is_first_here(port))
     secret = secret_of(settings)
     guest = derived_credentials(secret, count, count) if secret else None
     asker = f"{socket.gethostname()}:{os.path.abspath(str(settings.run_dir))}"  # noqa: PTH100
@@ -131,7 +132,7 @@ def _join_open_run(settings: Settings, mapping: Open) -> tuple[SchedulerJob, lis
         waited = time.monotonic() - began
         # A machine that has ended keeps its place for a while.
         if offer is not None and waited > Timeouts.place:
-            raise BadInput(f"mapping: {offer.reason}")
+            raise BadInput(f"mapping: {printable(offer.reason[:500])}")
         if offer is None and is_first:
             break
         # The run may begin meanwhile.

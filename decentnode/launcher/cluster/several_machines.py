@@ -3,8 +3,8 @@
 Each launcher sends the reports of its nodes to all others, so each knows the whole run. One of them, the
 coordinator, decides for all: it combines evaluations and means, lets checkpoints be deleted, names the last
 round of a stop, and admits machines that come late. It is the machine that was here first of those that are
-heard: machine 0 at the start, the next lowest one when that falls silent. A machine that comes late is the
-last in this order, so a machine that returns takes nothing over.
+heard: machine 0 at the start, the next one when that falls silent. A machine that comes late is the last in
+this order, so a machine that returns takes nothing over.
 
 A launcher reports only on nodes of its own machine; about these a listed machine may report anything.
 """
@@ -40,9 +40,9 @@ from decentnode.launcher.state.messages import (
     LauncherMessage,
     PartialDistance,
     PartialSum,
-    Pause,
     PlaceOffer,
     PlaceRequest,
+    Presence,
     RelayedReports,
     Start,
     VectorPiece,
@@ -52,6 +52,8 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 
 RELAY_INTERVAL = 1.0
 """Seconds between two relays, with the progress of the nodes; an empty one shows that a launcher runs."""
+GATHER_INTERVAL = 0.05
+"""Seconds between two relays of reports."""
 IDENTITY = "identity"
 RANGE = "range"
 """Why a report is refused: it is about another machine's nodes, or about values that the run does
@@ -92,8 +94,8 @@ class SeveralMachines(Cluster):
         self._mapping = mapping
         self._machine_of = [*map(mapping.machine_of, membership.members)]
         self._carriers = [process.machine for process in processes]
-        self._arrivals: dict[int, int] = {}
-        """How often each machine has joined after the start, in the order in which they came last."""
+        self._presences: dict[int, Presence] = {}
+        """The machines that have come, the first one first."""
         self._rounds = rounds
         self._vector_bytes = vector_bytes
         self._event_log = event_log
@@ -129,12 +131,12 @@ class SeveralMachines(Cluster):
 
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         start = self._rendezvous.meet(handshakes, deadline, is_stopped)
-        self._arrivals = dict(start.arrivals)
+        self._presences = _in_order(start.presences)
         for machine, address in self._rendezvous.addresses.items():
             self._identity.move(self._mapping.ranks_of(machine), address)
         if start.late:
             # Machines that were here before the one that answered were not heard there.
-            for machine in takewhile(lambda first: first != start.machine, self._arrivals):
+            for machine in takewhile(lambda first: first != start.machine, self._presences):
                 self._last_received[machine] = -inf
             self._arrive(start, is_stopped)
         self._log_differences()
@@ -142,9 +144,10 @@ class SeveralMachines(Cluster):
 
     def _arrive(self, start: Start, is_stopped: Callable[[], bool]) -> None:
         """Tells all others that nodes of this machine will begin, and waits until they expect them."""
-        for machine in self._others:
-            self._rendezvous.send(Arrived(self._machine, start.late, self._address), machine)
-        limit, awaited = time.monotonic() + Timeouts.rejoin_answer, {*start.arrivals} - {self._machine}
+        arrived = Arrived(self._machine, start.presences[self._machine], self._address)
+        self._rendezvous.send(arrived, *self._others)
+        limit = time.monotonic() + Timeouts.rejoin_answer
+        awaited = start.presences.keys() - {self._machine, *start.absent}
         while awaited and time.monotonic() < limit and not is_stopped():
             greetings = self._rendezvous.receive(timeout=RELAY_INTERVAL / 10)
             awaited -= {getattr(message, "machine", 0) for message in greetings}
@@ -172,16 +175,15 @@ class SeveralMachines(Cluster):
 
     def _answer_join(self, join: Join) -> None:
         if self._rendezvous.is_newcomer(join.machine) and self._first_heard(join.machine) == self._machine:
-            self._late_join.answer(join, self._arrivals)
+            self._late_join.answer(join, self._presences)
             self._log_differences()
 
     def _welcome(self, arrived: Arrived) -> None:
         """Counts on the nodes of a machine that has come late, and sends it the state of those here."""
-        machine, late = arrived.machine, arrived.late
-        if late <= self._arrivals.get(machine, 0):
+        machine, late = arrived.machine, arrived.presence.joins
+        if late <= self._presences.get(machine, Presence()).joins:
             return
-        self._arrivals.pop(machine, None)
-        self._arrivals[machine] = late
+        self._presences = _in_order(self._presences | {machine: arrived.presence})
         self._rendezvous.move(machine, arrived.address)
         if arrived.address:
             self._identity.move(self._mapping.ranks_of(machine), arrived.address)
@@ -222,10 +224,15 @@ class SeveralMachines(Cluster):
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
         silent = [self._last_received[m] + Timeouts.machine_silent for m in self._heard]
-        return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
+        return max(0.0, min([self._next_relay, *silent]) - now)
+
+    @property
+    def _next_relay(self) -> float:
+        # Reports of many nodes go together.
+        return self._last_relay + (GATHER_INTERVAL if self._unsent else RELAY_INTERVAL)
 
     def exchange(self, now: float) -> None:
-        if self._unsent or now - self._last_relay >= RELAY_INTERVAL:
+        if now >= self._next_relay:
             self._last_relay = now
             self._relay()
         messages, self._greetings = [*self._greetings, *self._rendezvous.receive()], []
@@ -244,7 +251,7 @@ class SeveralMachines(Cluster):
             machines = self._arrived
         else:
             machines = [self.coordinator]
-        return sum(self._rendezvous.send(message, machine) for machine in machines)
+        return self._rendezvous.send(message, *machines)
 
     def relay(self, report: Report) -> None:
         self._unsent.append(report)
@@ -257,8 +264,7 @@ class SeveralMachines(Cluster):
         progress = [self.membership.progress_of(rank) for rank in active]
         # In this order: nobody must find a round done before what was reported of earlier ones.
         relayed = RelayedReports(self._machine, [*self._unsent, *progress, *standing])
-        for machine in self._arrived:
-            self._rendezvous.send(relayed, machine)
+        self._rendezvous.send(relayed, *self._arrived)
         self._unsent = []
         self._advanced.clear()
 
@@ -284,7 +290,7 @@ class SeveralMachines(Cluster):
     @property
     def _arrived(self) -> list[int]:
         """Other machines that have come, also silent ones, which may be suspended."""
-        return [machine for machine in self._arrivals if machine != self._machine]
+        return [machine for machine in self._presences if machine != self._machine]
 
     def _is_heard(self, machine: int, now: float) -> bool:
         return now - self._last_received[machine] <= Timeouts.machine_silent
@@ -300,7 +306,7 @@ class SeveralMachines(Cluster):
         now = time.monotonic()
         return next(
             machine
-            for machine in self._arrivals
+            for machine in self._presences
             if machine != left_out
             and (machine == self._machine or now - self._last_received[machine] <= within)
         )
@@ -373,7 +379,9 @@ class SeveralMachines(Cluster):
             fits = all(0 <= row.round < self._rounds for row in message.rows)
         is_mean = isinstance(message, VectorPiece) and not message.count
         # A machine that does not hear the coordinator may decide for itself, and not for others.
-        decides = is_mean or isinstance(message, Pause | CheckpointsCommitted | EvaluationRows)
+        decides = is_mean or isinstance(message, CheckpointsCommitted | EvaluationRows)
+        # Where this one is the first, and was suspended for a while, the others have stopped without it.
+        decides = decides or (isinstance(message, Pause) and not self.coordinates)
         if decides and not self._may_decide(machine):
             return False
         if isinstance(message, PartialSum | PartialDistance | VectorPiece):
@@ -420,3 +428,8 @@ class SeveralMachines(Cluster):
             self._is_reported.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
             self._event_log.log("refused", f"ignored reports from machine {machine} about {about}")
+
+
+def _in_order(presences: dict[int, Presence]) -> dict[int, Presence]:
+    """Returns the machines in the order in which they came; of those from the start the lowest first."""
+    return dict(sorted(presences.items(), key=lambda entry: (entry[1].order, entry[0])))

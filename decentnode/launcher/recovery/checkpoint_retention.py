@@ -80,7 +80,8 @@ class CheckpointRetention:
         shared = sorted(set.intersection(*here)) if here else []
         newest = [max(rounds, default=-1) for rounds in here]
         kept, whole = shared[-2:][0] if shared else -1, self.newest_round
-        return self.settle(min(newest, default=-1), kept, -1 if whole is None else whole)
+        # A machine that came late does not know the checkpoints of ranks that were lost before.
+        return self.settle(min(newest, default=-1), kept, self.whole if whole is None else whole)
 
     def _has_one_behind(self, lost: Collection[int]) -> bool:
         """Whether some rank has no checkpoint after the settled round, so that nothing can change.

@@ -115,9 +115,10 @@ class RunState:
     @property
     def saved_by_all(self) -> int | None:
         """The newest round that all nodes were saved after, if known here; None: none."""
-        known = max(self.retention.kept, self.identity.round)
+        newest = self.retention.newest_round
         # A machine that came late does not know of all checkpoints.
-        return self.retention.newest_round or (known if known != FROM_THE_START else None)
+        known = max(self.retention.kept, self.identity.round, FROM_THE_START if newest is None else newest)
+        return known if known != FROM_THE_START else None
 
     @property
     def kept_bytes(self) -> int:

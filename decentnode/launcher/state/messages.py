@@ -13,7 +13,7 @@ from decentnode.node.checkpoint.node_checkpoints import MOST_ADDRESS
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
-Address = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS)]
+Address = Annotated[str, msgspec.Meta(max_length=MOST_ADDRESS, pattern="^[0-9A-Za-z.:%_-]*$")]
 RUN_STARTS = range(1 << 31)
 """How often a run may be started."""
 Incarnation = Annotated[int, msgspec.Meta(ge=RUN_STARTS.start, lt=RUN_STARTS.stop)]
@@ -27,7 +27,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     digest: str
     dataset: str
     job: str = ""
-    """The job of torchrun or Slurm whose machines these are; empty where the configuration lists them."""
+    """The job whose machines these are; empty where the configuration lists them."""
     code: dict[str, str] = {}
     """A hash of each source file of plug-ins from outside the package, and the versions of their packages."""
     package: str = ""
@@ -86,13 +86,22 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     is_bad_input: bool = False
     """Whether the user must correct a file first."""
     job: str = ""
-    """The job of torchrun or Slurm, as in `Join`."""
+    """The job, as in `Join`."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """The Join is here; the start waits for these machines, or for the end of the run in progress."""
 
     missing: list[int]
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """When a machine came into the run."""
+
+    joins: int = 0
+    """How often it has joined after the start."""
+    order: int = 0
+    """The number of its last one among the late joins of all machines; 0: it is here from the start."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -111,8 +120,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Machines that are not here."""
     late: int = 0
     """The number of this machine's late joins; 0: it is here from the start."""
-    arrivals: dict[int, int] = {}
-    """How often each machine has joined after the start, in the order in which they came last."""
+    presences: dict[int, Presence] = {}
+    """The machines that have come, this one included."""
     addresses: dict[int, Address] = {}
     """Where machines are reached, if the configuration does not say it."""
     starts: list[Round] = []
@@ -142,8 +151,7 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived-late"):
     """A machine has received its start late, and its nodes begin as restarted ones."""
 
     machine: int
-    late: int
-    """The number of its late joins."""
+    presence: Presence
     address: Address = ""
     """Where the others reach the machine, if their configuration does not say it."""
 
