@@ -205,9 +205,8 @@ class Rendezvous:
             now = clock.now()
             # If a machine leaves again, the grace time of the others starts over. The machines of a run in
             # progress would not take part in another one; they answer when they are asked.
-            is_in_progress = now - refused_at < Timeouts.machine_left() or now < min(
-                limit, began + 3 * JOIN_INTERVAL
-            )
+            asks = now < min(limit, began + 3 * JOIN_INTERVAL)
+            is_in_progress = asks or now - refused_at < Timeouts.machine_left()
             enough_since = (enough_since or now) if self._suffices(missing) and not is_in_progress else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
             if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):

@@ -40,6 +40,7 @@ from decentnode.launcher.state.messages import (
     LauncherMessage,
     PartialDistance,
     PartialSum,
+    Pause,
     PlaceOffer,
     PlaceRequest,
     Presence,
