@@ -441,7 +441,9 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "recovery", "report", "state",
         },
         "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report", "state"},
-        "own_loop": {"cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report"},
+        "own_loop": {
+            "cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report", "state",
+        },
     },
 }  # fmt: skip
 """Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""

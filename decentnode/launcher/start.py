@@ -24,7 +24,7 @@ from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
-from decentnode.launcher.state.run_directory import RunLock
+from decentnode.launcher.state.run_directory import RunLock, locked_directory
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import is_on_cpu
@@ -52,6 +52,8 @@ def run_here(
         machine = this_machine(settings)
         early_end.enter_context(end_announced(settings, machine, job))
         if or_resume:
+            # First of all: of two jobs with one name one alone binds ports and meets other machines.
+            lock = lock or locked_directory(Path(str(settings.run_dir)))
             resume_plan = started_before(settings, overrides, lock=lock)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
                 print_line(line)

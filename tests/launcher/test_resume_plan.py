@@ -10,6 +10,7 @@ import pytest
 
 from decentnode.communication.simulated import Simulated
 from decentnode.config import loader as config
+from decentnode.config.loader import load
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.formats import records
@@ -18,14 +19,16 @@ from decentnode.formats.reader import SCHEMA, CodeVersion
 from decentnode.formats.records import cut_back
 from decentnode.launcher.recovery import resume as resuming
 from decentnode.launcher.recovery.resume import ResumePlan, refuse_changes, settings_digest, write_state
+from decentnode.launcher.start import run_here
 from decentnode.launcher.state import run_directory
 from decentnode.launcher.state.messages import Join, Start
-from decentnode.launcher.state.run_directory import RunLock
+from decentnode.launcher.state.run_directory import RunLock, locked_directory
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.options import MODELS, effect_of
+from tests.integration.running import QUICKSTART
 
 CONFIG = """
 name: trial
@@ -363,3 +366,13 @@ def test_nodes_read_what_the_machines_agreed_on(tmp_path):
     assert identity.round == -1
     identity.settle(1 << 61, 3, 17)
     assert (identity.round, identity.stamp.run_id, identity.stamp.incarnation) == (17, 1 << 61, 3)
+
+
+def test_of_two_starts_of_one_name_one_has_the_directory_before_it_binds_a_port(tmp_path, monkeypatch):
+    """Regression: both bound ports, and the second one named a port in use, or other keys."""
+    monkeypatch.setattr(Timeouts, "run_lock", 0.1)
+    first = locked_directory(tmp_path / "runs" / "machine-1")
+    settings = load(QUICKSTART, [f"run_dir={tmp_path / 'runs' / 'machine-1'}", "communication.base_port=1"])
+    with pytest.raises(BadInput, match=r"machine-1: this run is in progress \(process \d+ on .*\); stop it"):
+        run_here(settings, QUICKSTART, (), or_resume=True)
+    first.release()

@@ -27,6 +27,7 @@ from decentnode.launcher.own_loop.script_server import ScriptServer
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
+from decentnode.launcher.state.run_directory import locked_directory
 from decentnode.node.experiment import Experiment
 
 
@@ -48,11 +49,13 @@ def serve_scripts(
         request = server.first_request(start_deadline)
         os.chdir(request.folder)
         resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
+        lock = None
         settings, ignored = settings_of(request, mapping)
         or_resume = or_resume or request.or_resume
         if or_resume:
             settings, job = settle(settings, or_resume)
-            resume_plan = started_before(settings, by_scripts=True)
+            lock = locked_directory(Path(str(settings.run_dir)))
+            resume_plan = started_before(settings, by_scripts=True, lock=lock)
             if resume_plan is not None and (line := how_it_is_over(resume_plan, this_machine(settings))):
                 print_line(line)
                 server.dismiss(JoinRefusal(line, is_finished=True), late=Timeouts.attach)
@@ -80,6 +83,7 @@ def serve_scripts(
                 job=job,
                 make_server=server.serve,
                 or_resume=or_resume,
+                lock=lock,
             )
         return launcher.run()
     except DecentnodeError as error:

@@ -95,6 +95,15 @@ class RunLock:
         os.close(self._fd)
 
 
+def locked_directory(run_dir: Path) -> RunLock:
+    """Makes the directory of a run, unless an earlier start has, and takes its lock; raises BadInput."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput.at("run_dir", f"{run_dir} cannot be written: {error.strerror}") from error
+    return RunLock(run_dir)
+
+
 def unused_directory(name: str) -> Path:
     """Returns a new path under `runs` with the name of the run and the time."""
     first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
