@@ -45,8 +45,8 @@ def test_each_machine_that_asks_before_the_start_has_a_place_of_its_own(waiting)
     assert ask(waiting, "b").index == 2, "the first one has not joined, but its place is kept"
     assert ask(waiting, "a").index == 1, "another start of the same machine"
     assert ask(waiting, "c", wanted=2).index == 3, "what it wants is kept for another one"
-    assert ask(waiting, "d").reason == "all 4 machines of this run are here; start no more than 4"
-    waiting.rendezvous_of[0]._given.clear()
+    assert ask(waiting, "d").reason == "all 4 machines are here; start no more than 4"
+    waiting.rendezvous_of[0]._places._kept.clear()
     assert ask(waiting, "e", wanted=3).index == 3
 
 

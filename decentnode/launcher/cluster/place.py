@@ -5,9 +5,10 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,31 @@ def saved_addresses(run_dir: Path) -> dict[int, str]:
         return msgspec.json.decode((run_dir / FILE).read_bytes(), type=dict[int, str])
     except (OSError, *UNDECODABLE):
         return {}
+
+
+@dataclass
+class Places:
+    """The places of a run, and for whom one is kept: its machine still reads its data."""
+
+    count: int
+    seconds: float
+    """How long a place is kept."""
+    _kept: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """By place for whom, and until when on the clock of `time.monotonic`."""
+
+    def offer(self, request: PlaceRequest, free: Collection[int], addresses: dict[int, str]) -> PlaceOffer:
+        """Returns one of the free places, the one that the machine had or wants if that is possible."""
+        now, asker = time.monotonic(), request.asker
+        of_others = {index for index, (other, limit) in self._kept.items() if other != asker and limit > now}
+        own = next((index for index, (other, _) in self._kept.items() if other == asker), request.wanted)
+        # The first place is at the rendezvous, where machines that come look for the run. One that was never
+        # given comes before one that may be in use.
+        left = sorted(set(free) - of_others, key=lambda index: (index == 0, index in self._kept, index))
+        if not left:
+            return PlaceOffer(reason=f"all {self.count} machines are here; start no more than {self.count}")
+        index = own if own in left else left[0]
+        self._kept[index] = asker, now + self.seconds
+        return PlaceOffer(index, addresses)
 
 
 def find_place(

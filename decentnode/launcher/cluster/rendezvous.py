@@ -25,6 +25,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, StartError, explained
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
+from decentnode.launcher.cluster.place import Places
 from decentnode.launcher.state.messages import (
     DECODER,
     Arrived,
@@ -99,8 +100,7 @@ class Rendezvous:
         self._failures = failures or FailureSettings()
         self._offer = offer
         self._start: Start | None = None
-        self._given: dict[int, tuple[str, float]] = {}
-        """By place for whom it is kept, and until when."""
+        self._places = Places(len(self.machines), self._failures.start_deadline)
         self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join, self._turn = 0.0, 0
@@ -287,29 +287,11 @@ class Rendezvous:
         return self.place_among(request, self._missing())
 
     def place_among(self, request: PlaceRequest, free: Collection[int]) -> PlaceOffer:
-        """Returns the place of a machine that asks: its own, or a free one, the one that it wants if it can.
-
-        A place that was given away is not free for a while, because its machine still reads its data.
-        """
-        now = time.monotonic()
+        """Returns the place of a machine that asks: its own, or one of the free ones."""
         addresses = {self.machine: self._mapping.address(self.machine)} | self.addresses
         if request.machine in self.machines:
             return PlaceOffer(request.machine, addresses)
-        taken = {
-            index for index, (asker, limit) in self._given.items() if asker != request.asker and limit > now
-        }
-        wanted = next(
-            (index for index, (asker, _) in self._given.items() if asker == request.asker), request.wanted
-        )
-        # The first one is at the rendezvous, where machines that come look for the run.
-        # One that was never given comes before one whose machine may still read its data.
-        left = sorted(set(free) - taken, key=lambda index: (index == 0, index in self._given, index))
-        if not left:
-            count = len(self.machines)
-            return PlaceOffer(reason=f"all {count} machines of this run are here; start no more than {count}")
-        index = wanted if wanted in left else left[0]
-        self._given[index] = request.asker, now + self._failures.start_deadline
-        return PlaceOffer(index, addresses)
+        return self._places.offer(request, free, addresses)
 
     def is_newcomer(self, machine: int) -> bool:
         """Whether the launcher of a machine that was heard last does not take part in the run."""
