@@ -213,6 +213,10 @@ def test_a_study_is_submitted_in_arrays_and_again_only_as_far_as_it_is_missing(
     assert [name for name, state in states.items() if state == "queued"] == [
         "gossip/seed-1", "gossip/seed-2", "push_sum/seed-2",
     ]  # fmt: skip
+    code, text, _ = call("sweep", "s.yaml", "seeds=3", "--list")
+    assert code == 0 and [line.split()[0] for line in text.splitlines() if line.endswith("  queued")] == [
+        name for name, state in states.items() if state == "queued"
+    ], "also without --on"
     code, text, _ = call(*words)
     assert code == 0 and "3 runs in progress or submitted before\nsubmitted job 72: 3 runs\n" in text
 
