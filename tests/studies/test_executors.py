@@ -226,7 +226,7 @@ def test_a_run_of_several_machines_is_a_step_on_all_of_them(tmp_path):
     text = slurm.script("s", both, tmp_path, Slurm(at_once=3))
     assert "#SBATCH --array=0-0%3\n" in text
     assert "#SBATCH --nodes=2\n#SBATCH --nodelist=n1,n2\n" in text and "#SBATCH --signal=TERM@90\n" in text
-    assert "\nexport DECENTNODE_SECRET=" in text and 'eval "exec srun --kill-on-bad-exit=0 ' in text
+    assert "\nexport DECENTNODE_SECRET=" in text and 'eval "exec srun --label --kill-on-bad-exit=0 ' in text
     assert "srun" not in slurm.script("s", alone, tmp_path, Slurm())
 
 
