@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -159,6 +160,19 @@ def test_a_library_that_is_missing_is_said_with_what_installs_it(monkeypatch, tm
     words = f"on: {name} needs a package; run: pip install {package}\n"
     assert call("sweep", "s.yaml", "--on", name) == (2, "", words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "package"), [("clusters/ray_start.py", "ray"), ("studies/report.py", "selenium")]
+)
+def test_a_script_without_its_package_says_in_one_line_what_installs_it(tmp_path, script, package):
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(name={package!r})\n")
+    command = [sys.executable, BASE.parents[1] / "eval" / script, "c.yaml", "3", "run_dir=here"]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    words = f"{command[1]}: needs a package; run: pip install {package}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
 
 
 # Slurm.
