@@ -85,13 +85,16 @@ def _lines(status: Status) -> Iterator[str]:
     running = [node for node in status.nodes if node.state in ("running", "stuck")]
     if running:
         slowest, fastest = min(running, key=_progress), max(running, key=_progress)
-        yield (
-            f"slowest: rank {slowest.rank}, in round {slowest.round + 1}; "
-            f"fastest: rank {fastest.rank}, in round {fastest.round + 1}"
-        )
+        yield f"slowest: {_place(slowest)}; fastest: {_place(fastest)}"
     if status.waited:
         each = (f"rank {rank} for rank {peer}: {seconds} s" for rank, peer, seconds in status.waited)
         yield f"waited longest so far: {', '.join(each)}"
+
+
+def _place(node: NodeStatus) -> str:
+    """Returns how far a node is; what another machine has reported is no match for what is seen here now."""
+    age = "" if node.is_here else f" {readable_seconds(node.seconds)} ago"
+    return f"rank {node.rank}, in round {node.round + 1}{age}"
 
 
 def _line(node: NodeStatus) -> str:

@@ -33,6 +33,8 @@ class Lease(msgspec.Struct, frozen=True):
     boot: str
     """The kernel's id of the boot of that host."""
     process: int
+    job: str = ""
+    """The job of Slurm that the process belongs to, which `scancel` stops; empty: none."""
 
     @property
     def is_here(self) -> bool:
@@ -40,12 +42,13 @@ class Lease(msgspec.Struct, frozen=True):
         return self.boot == boot()
 
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host}"
+        of_job = f" of Slurm job {self.job}" if self.job else ""
+        return f"process {self.process}{of_job} on {self.host}"
 
 
 def own_lease() -> Lease:
     """Returns the lease of this process."""
-    return Lease(socket.gethostname(), boot(), os.getpid())
+    return Lease(socket.gethostname(), boot(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""))
 
 
 def lease_in(fd: int) -> Lease | None:

@@ -66,6 +66,15 @@ def test_a_lease_of_another_host_lasts_as_long_as_its_heartbeat(tmp_path):
     assert (tmp_path / "lock").read_bytes() == b"" and lease_of(tmp_path) is None
 
 
+def test_the_lease_of_a_job_names_what_scancel_stops(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    lock = RunLock(tmp_path)
+    assert str(lease_of(tmp_path)).startswith(f"process {os.getpid()} of Slurm job 77 on ")
+    lock.release()
+    (tmp_path / "lock").write_text('{"host": "far", "boot": "", "process": 7}')
+    assert str(lease_of(tmp_path)) == "process 7 on far", "as earlier versions have written it"
+
+
 def test_a_heartbeat_is_the_time_of_the_file(tmp_path, monkeypatch):
     lock = RunLock(tmp_path)
     of = (tmp_path / "lock").stat

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -161,6 +162,19 @@ def test_a_library_that_is_missing_is_said_with_what_installs_it(monkeypatch, tm
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("script", "package"), [("clusters/ray_start.py", "ray"), ("studies/report.py", "selenium")]
+)
+def test_a_script_without_its_package_says_in_one_line_what_installs_it(tmp_path, script, package):
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(name={package!r})\n")
+    command = [sys.executable, BASE.parents[1] / "eval" / script, "c.yaml", "3", "run_dir=here"]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    words = f"{command[1]}: needs a package; run: pip install {package}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
+
+
 # Slurm.
 
 
@@ -213,6 +227,10 @@ def test_a_study_is_submitted_in_arrays_and_again_only_as_far_as_it_is_missing(
     assert [name for name, state in states.items() if state == "queued"] == [
         "gossip/seed-1", "gossip/seed-2", "push_sum/seed-2",
     ]  # fmt: skip
+    code, text, _ = call("sweep", "s.yaml", "seeds=3", "--list")
+    assert code == 0 and [line.split()[0] for line in text.splitlines() if line.endswith("  queued")] == [
+        name for name, state in states.items() if state == "queued"
+    ], "also without --on"
     code, text, _ = call(*words)
     assert code == 0 and "3 runs in progress or submitted before\nsubmitted job 72: 3 runs\n" in text
 
@@ -222,7 +240,7 @@ def test_a_run_of_several_machines_is_a_step_on_all_of_them(tmp_path):
     text = slurm.script("s", both, tmp_path, Slurm(at_once=3))
     assert "#SBATCH --array=0-0%3\n" in text
     assert "#SBATCH --nodes=2\n#SBATCH --nodelist=n1,n2\n" in text and "#SBATCH --signal=TERM@90\n" in text
-    assert "\nexport DECENTNODE_SECRET=" in text and 'eval "exec srun --kill-on-bad-exit=0 ' in text
+    assert "\nexport DECENTNODE_SECRET=" in text and 'eval "exec srun --label --kill-on-bad-exit=0 ' in text
     assert "srun" not in slurm.script("s", alone, tmp_path, Slurm())
 
 

@@ -56,6 +56,8 @@ class NodeStatus(msgspec.Struct):
     """Seconds since that began, or since the last report."""
     waits_for: list[int]
     loss: float | None
+    is_here: bool = True
+    """Whether the asked launcher sees the node itself; otherwise all of this is as last reported."""
 
 
 class Status(msgspec.Struct):

@@ -143,7 +143,7 @@ def script(study: str, tasks: Sequence[RunTask], out: Path, executor: Slurm) -> 
     start = ""
     if several:
         lines.append("export DECENTNODE_SECRET=${DECENTNODE_SECRET:-$(openssl rand -hex 32)}")
-        start = "srun --kill-on-bad-exit=0 "
+        start = "srun --label --kill-on-bad-exit=0 "
     lines.append(f'eval "exec {start}${{commands[$SLURM_ARRAY_TASK_ID]}}"')
     return "\n".join(lines) + "\n"
 

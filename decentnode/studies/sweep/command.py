@@ -4,6 +4,7 @@ import gc
 import importlib
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from decentnode.node.plugin_sources import package_digest
 from decentnode.results.run import RunEntry, read_entry
 from decentnode.results.study import STUDY_FILE
 from decentnode.studies.executors.base import Executor, RunTask
+from decentnode.studies.executors.slurm import Slurm
 from decentnode.studies.expansion import PlannedRun, planned_runs, run_name
 from decentnode.studies.study_file import PlannedStudy, read_study
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus, open_study, refuse_changes
@@ -128,7 +130,11 @@ def list_runs(request: SweepRequest, as_json: bool) -> None:
     """Prints all runs with their states; as JSON also commands and what they need. Starts nothing."""
     study, directories, statuses = _inspect(request)
     plan = _plan(study, directories, statuses, datasets=DatasetCache())
-    queued = study.on.make().queued(study.out)
+    executors: list[Executor] = [study.on.make()]
+    if shutil.which("squeue"):
+        # The jobs may be of another command.
+        executors.append(Slurm())
+    queued = {name for executor in executors for name in executor.queued(study.out)}
     runs = []
     for task, directory in zip(_tasks(request, plan, directories), directories, strict=True):
         status = statuses[task.name]
