@@ -93,8 +93,8 @@ def _lines(status: Status) -> Iterator[str]:
 
 def _place(node: NodeStatus) -> str:
     """Returns how far a node is; what another machine has reported is no match for what is seen here now."""
-    age = "" if node.is_here else f" {readable_seconds(node.seconds)} ago"
-    return f"rank {node.rank}, in round {node.round + 1}{age}"
+    age = "" if node.is_here else f"{readable_seconds(node.seconds)} ago "
+    return f"rank {node.rank}, {age}in round {node.round + 1}"
 
 
 def _line(node: NodeStatus) -> str:

@@ -224,7 +224,7 @@ def test_what_other_machines_have_reported_has_its_age(tmp_path):
     seen = msgspec.structs.replace(STATUS, machines=2, nodes=[STATUS.nodes[0], far])
     with served(tmp_path, status=lambda _: seen):
         lines = [*status.report(tmp_path)]
-    assert "slowest: rank 3, in round 40 1.2 s ago; fastest: rank 0, in round 42" in lines
+    assert "slowest: rank 3, 1.2 s ago in round 40; fastest: rank 0, in round 42" in lines
 
 
 def test_of_many_nodes_the_lost_and_the_slowest_have_lines(tmp_path):
