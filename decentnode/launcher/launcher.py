@@ -724,6 +724,8 @@ class Launcher:
         )
         for entries in of_extensions:
             summary |= entries
+        code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
+        summary["exit_code"] = int(code)
         summary["health"] = self._health()
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None
