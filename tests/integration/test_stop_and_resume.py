@@ -145,7 +145,12 @@ def test_a_command_that_is_repeated_ends_as_the_run_that_never_was_stopped(tmp_p
     assert_same([last], straight)
     for more, code, line in [
         ([], 0, f"this run has finished all its {ROUNDS} rounds; nothing is left to do"),
-        (["seed=2"], 2, "resume: seed cannot change from 1 to 2, because it would be another run"),
+        (
+            ["seed=2"],
+            2,
+            "seed cannot change from 1 to 2, because it would be another run; "
+            "take another run_dir or DECENTNODE_JOB",
+        ),
     ]:
         repeated = again(*more)
         assert repeated.wait(TIMEOUT) == code
@@ -456,7 +461,7 @@ def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line)
     run.wait()
     code, line = one_line(run.run_dir, "training.optimizer.lr=0.5")
     assert code == 2
-    assert "resume: training.optimizer.lr cannot change from 0.01 to 0.5" in line
+    assert "training.optimizer.lr cannot change from 0.01 to 0.5" in line
     code, line = one_line(run.run_dir, "rounds=10")
     assert code == 2 and "rounds can only grow; this run has 100000, not 10 (for instance" in line
     for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):

@@ -144,7 +144,7 @@ def test_what_decides_when_messages_arrive_may_change_unless_virtual_time_decide
         overrides = [*VIRTUAL, *timed]
         with pytest.raises(BadInput) as caught:
             refuse_changes(config.load(path, overrides), config.load(path, [*overrides, override]))
-        assert f"resume: {key} cannot change from " in str(caught.value)
+        assert f"{key} cannot change from " in str(caught.value)
         assert digest(path, *overrides, override) != digest(path, *overrides)
 
 
@@ -156,7 +156,7 @@ def test_an_option_of_a_transport_that_says_nothing_of_its_effect_counts_as_one_
 def test_what_would_make_another_run_is_refused_by_its_key(path, override, key):
     with pytest.raises(BadInput) as caught:
         refuse_changes(config.load(path), config.load(path, [override]))
-    assert f"resume: {key} cannot change from " in str(caught.value)
+    assert f"{key} cannot change from " in str(caught.value)
 
 
 @pytest.mark.parametrize("override", ["seed=2", "training.optimizer.lr=0.2", "graph.name=chain"])
@@ -164,9 +164,32 @@ def test_checkpoints_of_another_run_have_another_hash(path, override):
     assert digest(path, override) != digest(path)
 
 
-def test_rounds_can_only_grow(path):
-    with pytest.raises(BadInput, match="rounds can only grow; this run has 20, not 19"):
-        refuse_changes(config.load(path), config.load(path, ["rounds=19"]))
+def test_rounds_can_only_grow(tmp_path):
+    begun(tmp_path).lock.release()
+    with pytest.raises(BadInput, match=r"^rounds can only grow; this run has 20, not 19"):
+        ResumePlan(tmp_path, ["rounds=19"])
+
+
+@pytest.mark.parametrize("rounds", [19, 20])
+def test_the_first_command_of_a_run_that_was_extended_is_no_mistake_once_that_has_finished(tmp_path, rounds):
+    begun(tmp_path).lock.release()
+    plan = ResumePlan(tmp_path, settings=config.load(tmp_path / "config.yaml", [f"rounds={rounds}"]))
+    if rounds == 19:
+        with pytest.raises(BadInput, match=r"^rounds can only grow; this run has 20, not 19"):
+            how_it_is_over(plan, 0)
+    (tmp_path / "summary.json").write_text(json.dumps(LOST | {"finished_nodes": 4, "exit_code": 0}))
+    line = f"{tmp_path}: this run has finished all its 20 rounds; nothing is left to do"
+    assert how_it_is_over(plan, 0) == (line, 0)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_change_that_makes_another_run_says_how_that_is_begun(tmp_path, is_repeated):
+    begun(tmp_path).lock.release()
+    remedy = "take another run_dir or DECENTNODE_JOB" if is_repeated else "begin a new run"
+    line = f"^seed cannot change from 1 to 7, because it would be another run; {remedy}$"
+    settings = config.load(tmp_path / "config.yaml", ["seed=7"]) if is_repeated else None
+    with pytest.raises(BadInput, match=line):
+        ResumePlan(tmp_path, ["seed=7"], settings=settings)
 
 
 def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):

@@ -96,7 +96,12 @@ class ResumePlan:
         self.may_begin_again = settings is not None
         self.settings = replace(settings or config.load(self.config, overrides), run_dir=str(self.run_dir))
         self._rounds_before = before.rounds
-        refuse_changes(before, self.settings)
+        remedy = "begin a new run"
+        if self.may_begin_again:
+            remedy = "take another run_dir or DECENTNODE_JOB"
+        else:
+            self.refuse_fewer_rounds()
+        refuse_changes(before, self.settings, remedy)
         if self.settings.is_of_scripts and not by_scripts:
             raise BadInput(
                 f"{run_dir}: a script has trained this run; start it again with `decentnode launch --resume "
@@ -118,6 +123,15 @@ class ResumePlan:
         self.seconds = 0.0
         """Elapsed time of the run up to the round it resumes after."""
         self._seconds: dict[int, float] = {}
+
+    def refuse_fewer_rounds(self) -> None:
+        """Raises BadInput for fewer rounds than the run has; nothing is wrong with them once it is over."""
+        before = self._rounds_before
+        if self.settings.rounds < before:
+            raise BadInput(
+                f"rounds can only grow; this run has {before}, not {self.settings.rounds} "
+                f"(for instance rounds={2 * before})"
+            )
 
     def refuse_finished(self, nodes: int) -> None:
         """Raises BadInput if no node has rounds left."""
@@ -305,7 +319,7 @@ def how_it_is_over(
 ) -> tuple[str, ExitCode] | None:
     """Returns a line and the exit code of a run that has ended by itself, as a machine knows that was there.
 
-    `repeats_losses`: one that lost nodes is not over.
+    `repeats_losses`: one that lost nodes is not over. Raises BadInput for fewer rounds of one that is not over.
     """
     run_dir, settings = resume_plan.run_dir, resume_plan.settings
     nodes = settings.mapping.make().num_nodes
@@ -316,6 +330,8 @@ def how_it_is_over(
             return f"{run_dir}: {ended.how}; nothing is left to do", ended.code
         if not repeats_losses and (ended := resume_plan.ended_with_losses(nodes, known)):
             return f"{run_dir}: {ended.how}; nothing is left to do; {ended.remedy}", ended.code
+    # The command of a run that was extended since is no mistake once it has finished.
+    resume_plan.refuse_fewer_rounds()
     return None
 
 
@@ -408,13 +424,11 @@ def settings_digest(experiment: Experiment) -> str:
     return config.hash_of(content | {"mapping": nodes_of_machines(settings)})
 
 
-def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
-    """Raises BadInput with a line for each changed key that would make it another run."""
-    if new_settings.rounds < old_settings.rounds:
-        raise BadInput(
-            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds} "
-            f"(for instance rounds={2 * old_settings.rounds})"
-        )
+def refuse_changes(old_settings: Settings, new_settings: Settings, remedy: str = "begin a new run") -> None:
+    """Raises BadInput with a line for each changed key that would make it another run, but for `rounds`.
+
+    `remedy`: how that other run is begun.
+    """
 
     def decides_models(effect: Effect) -> bool:
         return old_settings.decides_models(effect) or new_settings.decides_models(effect)
@@ -425,7 +439,7 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
         for settings in (old_settings, new_settings)
     )
     refused = [
-        f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
+        f"{key} cannot change from {show(old)} to {show(new)}, because it would be another run; {remedy}"
         for key, (old, new) in differences(before, after)
     ]
     if refused:
