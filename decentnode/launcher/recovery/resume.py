@@ -319,7 +319,7 @@ def how_it_is_over(
 ) -> tuple[str, ExitCode] | None:
     """Returns a line and the exit code of a run that has ended by itself, as a machine knows that was there.
 
-    `repeats_losses`: one that lost nodes is not over. Raises BadInput for fewer rounds of one that is not over.
+    `repeats_losses`: one that lost nodes is not over. Raises BadInput for fewer rounds where it is not.
     """
     run_dir, settings = resume_plan.run_dir, resume_plan.settings
     nodes = settings.mapping.make().num_nodes
