@@ -73,7 +73,7 @@ from decentnode.launcher.state.messages import (
 )
 from decentnode.launcher.state.run_directory import HEARTBEAT_INTERVAL, RunLock, make_run_directory
 from decentnode.launcher.state.target import Target
-from decentnode.mapping.job import seconds_to_stop
+from decentnode.mapping.job import repetition, seconds_to_stop
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 
@@ -121,6 +121,7 @@ class Launcher:
         self.run_dir = (
             resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine, or_resume)
         )
+        self._repetition = repetition(self.run_dir) if or_resume else ""
         self._run_state = RunState(
             experiment=experiment,
             machine=machine,
@@ -285,7 +286,7 @@ class Launcher:
         # After the server: figures take time, and all node processes have ended by now.
         has_more = self.evaluations.rows and not self._is_stopping()
         lines = [line for one in self._extensions for line in one.closing_lines()] if has_more else []
-        self.console.ended(summary, self.run_dir, code, lines)
+        self.console.ended(summary, self.run_dir, code, lines, self._repetition)
         return code
 
     # Before the first round.
@@ -724,6 +725,8 @@ class Launcher:
         )
         for entries in of_extensions:
             summary |= entries
+        code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
+        summary["exit_code"] = int(code)
         summary["health"] = self._health()
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None

@@ -35,13 +35,14 @@ def run_here(
     settings: Settings, config: ConfigSource, overrides: Sequence[Override],
     resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
     screen: Callable[[TextIO], LiveConsole] = screen_for, or_resume: bool = False,
-    lock: RunLock | None = None,
+    lock: RunLock | None = None, repeats_losses: bool = False,
 ) -> tuple[ExitCode, Path]:  # fmt: skip
     """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors. `or_resume`: resume the run if an earlier start has
-    begun it; a run that has finished is left as it is. `lock`: the run's, if it is held already.
+    begun it; a run that has ended by itself is left as it is, but for one that lost nodes if it
+    `repeats_losses`. `lock`: the run's, if it is held already.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
@@ -55,9 +56,10 @@ def run_here(
             # First of all: of two jobs with one name one alone binds ports and meets other machines.
             lock = lock or locked_directory(Path(str(settings.run_dir)))
             resume_plan = started_before(settings, overrides, lock=lock)
-            if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
+            if resume_plan is not None and (over := how_it_is_over(resume_plan, machine, repeats_losses)):
+                line, code = over
                 print_line(line)
-                return ExitCode.OK, resume_plan.run_dir
+                return code, resume_plan.run_dir
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)

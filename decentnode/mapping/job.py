@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
+from pathlib import Path
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
@@ -109,6 +110,15 @@ def find_series(environ: Environ = os.environ) -> str:
     """Returns what this start has in common with its repetitions; empty where nobody says that."""
     job = find_job(environ)
     return job.series if job else _named(environ)
+
+
+def repetition(run_dir: Path, environ: Environ = os.environ) -> str:
+    """Returns how a job is repeated whose command continues its run; empty outside of jobs."""
+    if not (series := find_series(environ)):
+        return ""
+    # A job that is submitted once more has another number, which names another folder.
+    is_by_number = not environ.get(JOB) and run_dir.match(f"*-{series}") | run_dir.parent.match(f"*-{series}")
+    return "submit the same job again" + (f" with {JOB}={series}" if is_by_number else "")
 
 
 def seconds_to_stop(environ: Environ = os.environ) -> float:

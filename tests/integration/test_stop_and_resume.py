@@ -145,11 +145,36 @@ def test_a_command_that_is_repeated_ends_as_the_run_that_never_was_stopped(tmp_p
     assert_same([last], straight)
     for more, code, line in [
         ([], 0, f"this run has finished all its {ROUNDS} rounds; nothing is left to do"),
-        (["seed=2"], 2, "resume: seed cannot change from 1 to 2, because it would be another run"),
+        (
+            ["seed=2"],
+            2,
+            "seed cannot change from 1 to 2, because it would be another run; "
+            "take another run_dir or DECENTNODE_JOB",
+        ),
     ]:
         repeated = again(*more)
         assert repeated.wait(TIMEOUT) == code
         assert repeated.text.endswith(f"{line}\n") and repeated.text.count("\n") == 1
+
+
+def test_a_run_that_has_lost_nodes_keeps_its_results_when_its_command_is_repeated(tmp_path, config):
+    """Also where more rounds are asked for, and it has to begin again."""
+    words = ["--continue", "sharing={name: 'faulty:RaisesAt', rank: 2}", "rounds=20", "evaluation.every=10"]
+    first = Run(tmp_path / "run", words, config=config)
+    assert first.wait(TIMEOUT) == 3, first.text
+    files = {p: p.read_bytes() for p in first.run_dir.rglob("*") if p.is_file() and p.name != "lock"}
+    repeated = Run(tmp_path / "run", words, config=config)
+    assert repeated.wait(TIMEOUT) == 3
+    line = "has ended with 1 of 4 nodes lost; nothing is left to do; to repeat it, name another run_dir\n"
+    assert repeated.text.endswith(line) and repeated.text.count("\n") == 1
+    assert {p: p.read_bytes() for p in files} == files
+    more = Run(tmp_path / "run", [*words, "rounds=30"], config=config)
+    assert more.wait(TIMEOUT) == 3, more.text
+    aside = first.run_dir / "earlier-1"
+    assert f"begins again: no round was saved by all nodes; the results so far are in {aside}\n" in more.text
+    for name in ("summary.json", "evaluations.jsonl", "records/00000.jsonl"):
+        assert (aside / name).read_bytes() == files[first.run_dir / name]
+    assert len(more.records(0)) == 30
 
 
 @pytest.fixture(scope="module")
@@ -436,7 +461,7 @@ def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line)
     run.wait()
     code, line = one_line(run.run_dir, "training.optimizer.lr=0.5")
     assert code == 2
-    assert "resume: training.optimizer.lr cannot change from 0.01 to 0.5" in line
+    assert "training.optimizer.lr cannot change from 0.01 to 0.5" in line
     code, line = one_line(run.run_dir, "rounds=10")
     assert code == 2 and "rounds can only grow; this run has 100000, not 10 (for instance" in line
     for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):

@@ -263,6 +263,25 @@ def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     assert "exit code 143" not in output.getvalue()
 
 
+def test_an_end_by_a_signal_says_what_a_repetition_does(output) -> None:
+    nothing = SUMMARY | {"finished_nodes": 0, "run_id": f"{9:016x}"}
+    begins_again = "not saved          a repetition begins again; checkpoint.every saves nodes meanwhile\n"
+    resumed = "resume with        decentnode resume x (from round 23)\n"
+    job = "resume with        submit the same job again (from round 23)\n"
+    for changes, code, repetition, expected in [
+        ({}, 143, "", begins_again),
+        ({}, 3, "", ""),
+        ({"run_id": "0" * 16}, 143, "", ""),  # resumed, and stopped before its start
+        ({"resumable_round": 21}, 143, "", resumed),
+        ({"resumable_round": 21}, 143, "submit the same job again", job),
+        ({"resumable_round": 21}, 3, "submit the same job again", resumed),  # which would be left as it is
+    ]:
+        output.truncate(output.seek(0))
+        LiveConsole(output).ended(nothing | changes, Path("x"), ExitCode(code), (), repetition)
+        told = [line for line in (begins_again, resumed, job) if line in output.getvalue()]
+        assert told == [expected] * bool(expected)
+
+
 def test_refused_messages_are_reported_by_reason_where_there_are_any(output) -> None:
     LiveConsole(output).ended(SUMMARY, Path("x"), ExitCode.OK)
     assert "refused" not in output.getvalue()

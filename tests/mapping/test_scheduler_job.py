@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from decentnode.mapping.job import (
     find_job,
     find_series,
     job_of_one_task,
+    repetition,
     seconds_to_stop,
 )
 from decentnode.mapping.job_store import agree
@@ -419,3 +421,19 @@ def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
     assert isinstance(error, StartError)
     assert "torchrun: not all machines published their addresses at 127.0.0.1:" in str(error)
     assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "environ", "expected"),
+    [
+        ("runs/trial-77.2/machine-0", {}, ""),
+        # Another job has another number.
+        ("runs/trial-77.2/machine-0", SRUN, " with DECENTNODE_JOB=77.2"),
+        ("runs/trial-77.2", SRUN, " with DECENTNODE_JOB=77.2"),
+        ("runs/mine/machine-0", SRUN, None),
+        ("runs/trial-night/machine-0", SRUN | {"DECENTNODE_JOB": "night"}, None),
+    ],
+)
+def test_a_repetition_of_a_job_finds_the_folder_of_its_run(run_dir, environ, expected):
+    again = f"submit the same job again{expected or ''}"
+    assert repetition(Path(run_dir), environ) == ("" if expected == "" else again)

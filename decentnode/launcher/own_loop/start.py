@@ -56,10 +56,11 @@ def serve_scripts(
             settings, job = settle(settings, or_resume)
             lock = locked_directory(Path(str(settings.run_dir)))
             resume_plan = started_before(settings, by_scripts=True, lock=lock)
-            if resume_plan is not None and (line := how_it_is_over(resume_plan, this_machine(settings))):
+            if resume_plan is not None and (over := how_it_is_over(resume_plan, this_machine(settings))):
+                line, code = over
                 print_line(line)
                 server.dismiss(JoinRefusal(line, is_finished=True), late=Timeouts.attach)
-                return ExitCode.OK
+                return code
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:

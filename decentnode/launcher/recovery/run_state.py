@@ -110,7 +110,9 @@ class RunState:
         if round != FROM_THE_START:
             return f"continues after round {round + 1}{with_other}"
         begins_again = self.resume_plan is not None and not self._is_late
-        return f"begins again: no round was saved by all nodes{with_other}" if begins_again else ""
+        aside = self.resume_plan.aside if self.resume_plan else None
+        earlier = f"; the results so far are in {aside}" if aside else ""
+        return f"begins again: no round was saved by all nodes{earlier}{with_other}" if begins_again else ""
 
     @property
     def saved_by_all(self) -> int | None:

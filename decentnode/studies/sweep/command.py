@@ -168,7 +168,7 @@ def _take_part(study: PlannedStudy, directory: RunDirectory) -> ExitCode:
     open_study(study)
     labels = {axis: level.label for axis, level in planned.variant.levels.items()}
     entry = RunEntry(study.name, planned.variant.name, labels, planned.seed, boot=boot(), began=began)
-    code, run_dir = run_here(planned.settings, planned.base, (), or_resume=True)
+    code, run_dir = run_here(planned.settings, planned.base, (), or_resume=True, repeats_losses=True)
     if directory.path == run_dir and (read_entry(run_dir) or entry).wall_seconds is None:
         msgspec.structs.replace(
             entry, wall_seconds=round(time.monotonic() - began, 3), exit_code=int(code)

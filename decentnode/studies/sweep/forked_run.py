@@ -113,7 +113,14 @@ def _launch(start: RunStart, progress: RunProgress) -> ExitCode:
         return RunConsole(output, progress, start.entry, directory=planned.directory)
 
     code, _ = run_here(
-        settings, planned.base, (), dataset=whole, screen=console, or_resume=True, lock=start.lock
+        settings,
+        planned.base,
+        (),
+        dataset=whole,
+        screen=console,
+        or_resume=True,
+        lock=start.lock,
+        repeats_losses=True,
     )
     return code
 
