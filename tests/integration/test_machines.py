@@ -152,7 +152,8 @@ def test_machines_of_a_store_that_learn_their_addresses(network, what, tmp_path)
         # That of machine 0 with machine 1, whose address is hexadecimal here.
         table = ["ip", "netns", "exec", NAMESPACES[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"]
         wait_until(lambda: b"021F4D0A" in subprocess.run(table, capture_output=True).stdout, 30)
-        time.sleep(0.5)
+        # The first connection only shows that the store is there.
+        time.sleep(3.0)
         os.kill(runs[1].process.pid, signal.SIGTERM)
     codes = [2, 2] if what == "a mistake" else [4, 143]
     assert [run.wait(30) for run in runs] == codes, runs[0].story
