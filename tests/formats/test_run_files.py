@@ -99,8 +99,8 @@ def test_every_field_of_every_file_is_documented_and_no_other() -> None:
     assert documented("`records/RANK.jsonl`") == set(RoundRecord.__struct_fields__)
     assert documented("`evaluations.jsonl`") == set(EvaluationRow.__struct_fields__)
     assert documented("`events.jsonl`") == set(Event.__struct_fields__)
-    # What passive adversaries have found, and what failed beside the nodes, is added at the very end.
-    assert documented("`summary.json`") == {*summary(), "attacks", "health"}
+    # What passive adversaries found, what failed beside the nodes, and the code are added at the end.
+    assert documented("`summary.json`") == {*summary(), "attacks", "health", "exit_code"}
 
 
 def test_every_kind_of_event_is_documented_and_no_other() -> None:

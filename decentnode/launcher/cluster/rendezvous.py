@@ -63,6 +63,9 @@ _START = struct.Struct("!QI")
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
+OF_OTHER_KEYS = {"handshake", "unknown key"}
+"""Reasons of refused connections that a machine with other keys causes, and others do, too."""
+OTHER_KEYS = " (other keys on one side?)"
 
 
 def refusal_for(error: BaseException) -> Refuse:
@@ -214,6 +217,8 @@ class Rendezvous:
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
+                # Only a question: a scan of ports, which must not end a run, looks the same from here.
+                refused += OTHER_KEYS if OF_OTHER_KEYS & self.refused.keys() else ""
                 what = self._awaited(missing)
                 waited = f"timed out after {deadline:.0f} s waiting for {what}{refused}{refusal}"
                 self._refuse(Refuse(waited))
