@@ -5,7 +5,7 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import zmq
@@ -22,8 +22,6 @@ WAITING_MESSAGES = 16
 """Messages per connection that this process queues for reading; more wait at the sender."""
 UNSENT_MESSAGES = 1000
 """Messages per connection that a launcher queues for a slow receiver; later ones are dropped."""
-UNSENT_BEFORE = 8
-"""The same before the start, when few are sent, and again and again."""
 FAILED_HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -104,9 +102,7 @@ class LauncherChannel:
         outbox = self._context.socket(zmq.DEALER)
         prepare(outbox)
         outbox.set(zmq.ROUTING_ID, self._route)
-        outbox.set(zmq.SNDHWM, UNSENT_MESSAGES if self.start else UNSENT_BEFORE)
-        # Before the start messages are repeated, and must not wait for a machine that comes hours later.
-        outbox.set(zmq.IMMEDIATE, int(not self.start and machine != 0))
+        outbox.set(zmq.SNDHWM, UNSENT_MESSAGES)
         # A machine may come back before the kernel gives up an attempt to reach it.
         outbox.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
         if self._credentials is not None:
@@ -122,10 +118,11 @@ class LauncherChannel:
         self._outboxes[machine] = outbox
         return outbox
 
-    def begin(self, start: bytes) -> None:
-        """Sends messages of this start from now on, and drops what is still on its way from before."""
+    def begin(self, start: bytes, absent: Iterable[int] = ()) -> None:
+        """Sends messages of this start from now on; to machines that are absent on new connections."""
         self.start = start
-        for machine in [*self._outboxes]:
+        # Those to others stay: to end one amid its handshake would look like a refusal there.
+        for machine in absent:
             self.renew(machine)
 
     def renew(self, machine: int) -> None:

@@ -49,6 +49,8 @@ SAME_CODE = "put the same files on all machines (failures.allow_different_code: 
 MOST_KEYS = 5
 """Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
+ASK_INTERVAL = 4.0
+"""The longest time between two questions whether the run is in progress."""
 CHECK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
@@ -106,7 +108,8 @@ class Rendezvous:
         self._places = Places(len(self.machines), self._failures.start_deadline)
         self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
-        self._next_join, self._turn = 0.0, 0
+        self._next_join = self._next_ask = 0.0
+        self._ask_pause, self._turn = JOIN_INTERVAL, 0
         self.addresses: dict[int, str] = {}
         """Where machines are reached, if the mapping does not say it."""
         self._credentials = credentials
@@ -151,7 +154,7 @@ class Rendezvous:
             self.move(machine, address)
         # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
         self._started = {} if self._start.late else dict(self._launchers)
-        channel.begin(_START.pack(self._start.run_id, self._start.incarnation))
+        channel.begin(_START.pack(self._start.run_id, self._start.incarnation), self._start.absent)
         # Until now most machines had nothing to say to this one.
         now, absent = time.monotonic(), self._start.absent
         self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
@@ -261,14 +264,18 @@ class Rendezvous:
 
     def _ask(self, now: float, machines: Sequence[int]) -> None:
         """Sends the Join of this machine to machine 0, and to some of these, in turn."""
-        if now < self._next_join:
-            return
-        self._next_join = now + JOIN_INTERVAL
-        others = [machine for machine in machines if machine not in (0, self.machine)]
-        self._turn = (self._turn + MOST_ASKED) % len(others) if len(others) > MOST_ASKED else 0
-        others = [*others[self._turn :], *others[: self._turn]][:MOST_ASKED]
-        for machine in [0, *others] if self.machine else others:
-            self.send(self._joins[self.machine], machine)
+        asked = []
+        if self.machine and now >= self._next_join:
+            self._next_join = now + JOIN_INTERVAL
+            asked = [0]
+        if now >= self._next_ask:
+            # Rarely in the end: what is sent to a machine that never comes waits in memory.
+            self._next_ask, self._ask_pause = now + self._ask_pause, min(2 * self._ask_pause, ASK_INTERVAL)
+            others = [machine for machine in machines if machine not in (0, self.machine)]
+            self._turn = (self._turn + MOST_ASKED) % len(others) if len(others) > MOST_ASKED else 0
+            asked += [*others[self._turn :], *others[: self._turn]][:MOST_ASKED]
+        if asked:
+            self.send(self._joins[self.machine], *asked)
 
     def _suffices(self, missing: Collection[int]) -> bool:
         """Whether the nodes of the other machines are enough (key failures.start)."""
