@@ -271,7 +271,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "interop": GROUND
         | {"config", "graph", "models", "datasets", "node", "launcher", "cli", "formats", "results"},
         "studies": GROUND
-        | {"config", "graph", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
+        | {"config", "graph", "mapping", "node", "launcher", "cli", "api", "formats", "results", "attacks"},
     },
     "contrib": {"contrib": GROUND | {"models"}},
 }
@@ -430,7 +430,8 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "preflight": set(),
         "extension": {"state"},
         "peer_service": {"preflight", "processes"},
-        "cluster": {"processes", "state"},
+        "cluster": {"preflight", "processes", "state"},
+        "early_end": {"cluster", "preflight", "state"},
         "monitoring": {"state"},
         "observer": {"processes", "state"},
         "recovery": {"processes", "state"},
@@ -439,8 +440,10 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "cluster", "extension", "monitoring", "observer", "peer_service", "preflight", "processes",
             "recovery", "report", "state",
         },
-        "start": {"cluster", "launcher", "preflight", "recovery", "report"},
-        "own_loop": {"cluster", "launcher", "preflight", "processes", "recovery", "report"},
+        "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report", "state"},
+        "own_loop": {
+            "cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report", "state",
+        },
     },
 }  # fmt: skip
 """Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""
@@ -520,6 +523,7 @@ ASKED_BY_CLASS = {
     "sharing/overlays/flipper.py": {"Flipper"},
     "sharing/overlays/similarity.py": {"Similarity"},
     "sharing/shatter.py": {"Relayed"},
+    "launcher/cluster/scheduler.py": {"Open"},
     # Commands about one plug-in, and tests of the state of some.
     "cli/network.py": {"Simulated"},
     "testing/invariants.py": {"Choco", "DeepSqueeze", "ErrorFeedback", "PushSum"},

@@ -11,7 +11,8 @@ from decentnode.config.loader import load
 from decentnode.core.registry import import_from, name_of, reading_only
 from decentnode.core.text import counted, first_line
 from decentnode.errors import BadInput, ConfigError
-from decentnode.formats.reader import check_run, code_folders
+from decentnode.formats.reader import code_folders
+from decentnode.formats.run import run_directory
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
 
@@ -25,8 +26,8 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
     Results replace those of the same attack by the same adversary in `attacks.jsonl`. `with_its_code`:
     whether the run's copies of plug-ins may run; only those that `overrides` name do otherwise.
     """
+    run = run_directory(run)
     config = run / "config.yaml"
-    check_run(run)
     if with_its_code:
         import_from(*code_folders(run), first=True)
     else:

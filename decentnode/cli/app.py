@@ -85,7 +85,8 @@ def run(
 ) -> None:
     """Run this machine's part of an experiment."""
     job_of_one_task()
-    launch(read(config, overrides), config, overrides or (), or_resume=or_resume)
+    settings = read(config, overrides, announces_defects=True)
+    launch(settings, config, overrides or (), or_resume=or_resume)
 
 
 @app.command(epilog=examples("decentnode resume runs/mine", "decentnode resume runs/mine rounds=80"))
@@ -604,8 +605,11 @@ def schema() -> None:
 found("commands")
 
 
-def read(config: Path, overrides: Sequence["Override"] | None) -> "Settings":
-    """An experiment's settings; reports a file that cannot be read before the slow imports."""
+def read(config: Path, overrides: Sequence["Override"] | None, announces_defects: bool = False) -> "Settings":
+    """An experiment's settings; reports a file that cannot be read before the slow imports.
+
+    `announces_defects`: the other machines of the run are told of defects, so that they do not wait.
+    """
     from decentnode.config import extends
 
     document = extends.read(config)
@@ -613,8 +617,15 @@ def read(config: Path, overrides: Sequence["Override"] | None) -> "Settings":
     from decentnode.config.error_locations import plugin_errors_as_bad_input
     from decentnode.config.loader import understand
 
-    with plugin_errors_as_bad_input():
-        return understand(document, overrides or ())
+    try:
+        with plugin_errors_as_bad_input():
+            return understand(document, overrides or ())
+    except BadInput as error:
+        if announces_defects:
+            from decentnode.launcher.early_end import announce_defects
+
+            announce_defects(config, overrides or (), error)
+        raise
 
 
 def first_line(script: Path) -> str:

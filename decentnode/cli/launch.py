@@ -57,20 +57,24 @@ def launch(
     import_torch()
     from decentnode.communication.base import folder_for_sockets
     from decentnode.communication.launcher_link import attachment
+    from decentnode.core.process_setup import exit_by_signals
     from decentnode.core.streams import explain
+    from decentnode.launcher.cluster.scheduler import part_of
     from decentnode.launcher.own_loop.script_server import ScriptServer
     from decentnode.launcher.own_loop.start import (
         end_of_scripts,
-        exit_by_signals,
         script_command,
         serve_scripts,
         starter,
     )
+    from decentnode.mapping.job import job_of_one_task
 
     if resume is not None and or_resume:
         raise BadInput("--continue finds the run by run_dir, --resume names it; leave one out")
     if not module and not Path(script[0]).is_file():
         raise BadInput(f"{script[0]}: no such file; launch starts a Python script, or a module with -m")
+    if resume is not None:
+        resume = part_of(resume, job_of_one_task(), [value for value in values or () if "=" in value])
     mapping, first_rank, local_size, size = _machines(config, nodes, values or (), resume)
     folder = Path(tempfile.mkdtemp(prefix="decentnode-", dir=folder_for_sockets()))
     more = {"DECENTNODE_VALUES": json.dumps(_parsed(values or ()))}

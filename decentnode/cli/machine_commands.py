@@ -111,7 +111,8 @@ def _for_srun(
     addresses = [machine.address for machine in mapping.machines]
     # Slurm knows its machines by their names.
     hosts = [] if count == 1 or any(map(is_ip, addresses)) else [f"--nodelist={','.join(addresses)}"]
-    yield shlex.join(["srun", f"--nodes={count}", "--ntasks-per-node=1", *hosts, "decentnode", *words])
+    tasks = ["--label", f"--nodes={count}", "--ntasks-per-node=1", *hosts]
+    yield shlex.join(["srun", *tasks, "decentnode", *words])
 
 
 def _comment(settings: Settings, mapping: Mapping, machine: int, is_here: bool) -> str:

@@ -9,7 +9,8 @@ import msgspec
 
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
-from decentnode.formats.reader import Live, read_evaluations, read_events
+from decentnode.formats.reader import Event, Live, read_evaluations, read_events
+from decentnode.formats.run import run_directory
 from decentnode.launcher.monitoring.control_socket import (
     NOBODY_THERE,
     NodeStatus,
@@ -31,6 +32,7 @@ HEADING = "  rank   round  state     doing               since      loss  waits 
 
 def report(run_dir: Path) -> Iterator[str]:
     """The lines of `decentnode status`; raises BadInput or RunFailed."""
+    run_dir = run_directory(run_dir)
     live = live_of(run_dir)
     if live is not None:
         try:
@@ -83,13 +85,16 @@ def _lines(status: Status) -> Iterator[str]:
     running = [node for node in status.nodes if node.state in ("running", "stuck")]
     if running:
         slowest, fastest = min(running, key=_progress), max(running, key=_progress)
-        yield (
-            f"slowest: rank {slowest.rank}, in round {slowest.round + 1}; "
-            f"fastest: rank {fastest.rank}, in round {fastest.round + 1}"
-        )
+        yield f"slowest: {_place(slowest)}; fastest: {_place(fastest)}"
     if status.waited:
         each = (f"rank {rank} for rank {peer}: {seconds} s" for rank, peer, seconds in status.waited)
         yield f"waited longest so far: {', '.join(each)}"
+
+
+def _place(node: NodeStatus) -> str:
+    """Returns how far a node is; what another machine has reported is no match for what is seen here now."""
+    age = "" if node.is_here else f"{readable_seconds(node.seconds)} ago "
+    return f"rank {node.rank}, {age}in round {node.round + 1}"
 
 
 def _line(node: NodeStatus) -> str:
@@ -127,12 +132,30 @@ def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
         yield f"{run_dir}: no launcher, and no record of how it ended{_last_evaluation(run_dir)}"
     if (last is None or last.kind != "ended") and any((run_dir / "checkpoints").glob("*/*")):
         yield f"resume with: {shlex.join(['decentnode', 'resume', str(run_dir)])}"
-    telling = [event for event in events if event.kind not in UNIMPORTANT]
+    telling = [event for event in _of_last_start(events) if event.kind not in UNIMPORTANT]
     if telling:
         shown = telling[-MOST_EVENTS:]
         yield f"last events of {len(telling)}:" if len(telling) > len(shown) else "events:"
         for event in shown:
             yield f"  {readable_seconds(event.seconds):>12}  {event.kind:<11} {event.text}"
+
+
+def _of_last_start(events: list[Event]) -> list[Event]:
+    """Returns the events of the newest start alone: what an earlier one has lost takes part again."""
+    bounds = [index for index, event in enumerate(events) if event.kind in UNIMPORTANT]
+    if bounds and events[bounds[-1]].kind == "ended":
+        bounds.pop()
+    if not bounds:
+        return events
+    first = bounds[-1]
+    # With what its launcher said before: of no node, and earlier in its own time.
+    while first and events[bounds[-1]].kind == "started":
+        before = events[first - 1]
+        is_of_it = before.kind not in UNIMPORTANT and before.rank is None
+        if not is_of_it or before.seconds > events[first].seconds:
+            break
+        first -= 1
+    return events[first:]
 
 
 def _last_evaluation(run_dir: Path) -> str:

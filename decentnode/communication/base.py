@@ -146,11 +146,20 @@ class ProcessDirectory:
     """Where the files of the run are; None: nowhere."""
     outages: Outages = field(default_factory=Outages)
     """In virtual time, when nodes are offline and links are cut."""
+    moved: Callable[[int], str] = lambda rank: ""
+    """The address of the machine of a rank, where it is not that of the mapping."""
 
     @property
     def process(self) -> HostProcess:
         """This process."""
         return self.processes[self.own]
+
+    def address_of(self, other: int) -> str:
+        """The address at which this process reaches the one at position `other`."""
+        host = self.processes[other]
+        if self.co_located(other):
+            return host.own or host.address
+        return self.moved(host.ranks[0]) or host.address
 
     @cached_property
     def home(self) -> dict[int, int]:

@@ -64,7 +64,7 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
     gradient_sync: GradientSync = settings.training.gradient_sync.make()
     needed = []
-    if several and machine == 0:
+    if several:
         needed.append(
             Ports(address, mapping.rendezvous_port, 1, key="mapping.rendezvous_port", machine=machine)
         )

@@ -103,6 +103,8 @@ class SectionParser:
             if "graph" not in self.made or self.made["graph"] is None:
                 return None
             self.document.value["mapping"] = default_mapping(self.made["graph"])
+        if key == ("mapping",) and self.parser.get((*key, "name")) == "open" and self.made.get("graph"):
+            self.document.value["mapping"].setdefault("nodes", self.made["graph"].num_nodes)
         if is_optional and self.parser.get(key) is None:
             return None
         if named is None:

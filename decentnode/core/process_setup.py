@@ -132,6 +132,16 @@ def signals_that_stop() -> list[signal.Signals]:
     return [s for s in STOPPED_BY if s is signal.SIGTERM or signal.getsignal(s) != signal.SIG_IGN]
 
 
+def exit_by_signals() -> None:
+    """Has signals that stop runs end this process as `sys.exit` does, while there is no run to stop."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
+
+    for signum in signals_that_stop():
+        signal.signal(signum, end)
+
+
 def check_kernel() -> None:
     """Raises BadInput where the kernel or a container lacks a call that runs cannot do without."""
     try:

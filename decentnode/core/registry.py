@@ -334,7 +334,7 @@ def _is_copy(file: Path, other_file: Path) -> bool:
 
 
 GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph", endings=("topology",))
-MAPPINGS = Registry("mapping", "decentnode.mapping.environment", "decentnode.mapping.base:Mapping")
+MAPPINGS = Registry("mapping", "decentnode.mapping.open", "decentnode.mapping.base:Mapping")
 MIXINGS = Registry("weights", "decentnode.graph.mixing", "decentnode.graph.mixing:Mixing")
 SHARINGS = Registry(
     "sharing",
@@ -374,6 +374,7 @@ TRAININGS = Registry(
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
 ATTACKS = Registry("attack", "decentnode.attacks.plugins", "decentnode.attacks.base:Adversary")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
+EXECUTORS = Registry("executor", "decentnode.studies.executors", "decentnode.studies.executors.base:Executor")
 DISTRIBUTIONS = Registry(
     "distribution", "decentnode.simulation.quantities", "decentnode.simulation.quantities:Distribution",
     key="distribution",
@@ -387,7 +388,7 @@ LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, DISTRIBUTIONS, SLOWDOWNS,
+    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS, SLOWDOWNS,
 )  # fmt: skip
 
 

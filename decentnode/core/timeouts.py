@@ -239,8 +239,18 @@ class Timeouts:
     """A launcher without a message until no checkpoints are kept for it."""
     machine_twin: ClassVar[float] = 3.0
     """A launcher without a message until another one may take its place."""
+    launcher_probe: ClassVar[float] = 1.0
+    """A connection to a launcher that may run, from a machine that returns."""
+    place: ClassVar[float] = 30.0
+    """A machine that was given a place in a run, until another one may have it; the wait for such a place."""
     refusal: ClassVar[float] = 5.0
     """Repetition of a refused start, for machines that join meanwhile."""
+    early_end: ClassVar[float] = 20.0
+    """What a machine that has failed before all have met waits to tell the others."""
+    rendezvous_notice: ClassVar[float] = 10.0
+    """A wait for other machines, until a line says for which."""
+    reach: ClassVar[float] = 2.0
+    """A try to reach a machine that is missing."""
     store_farewell: ClassVar[float] = 5.0
     """Service of a finished rank of DecentralizedDataParallel whose store others may still read."""
     launcher_linger: ClassVar[float] = 2.0
@@ -252,9 +262,9 @@ class Timeouts:
     announced_round: ClassVar[float] = 0.05
     """Pause at a stop, in which nodes announce a round or see that they must wait."""
     announcements: ClassVar[float] = 3.0
-    """Machine 0's wait at a stop for the rounds of the others."""
-    decision: ClassVar[float] = announcements + 2.0
-    """The others' wait at a stop for the last round."""
+    """The coordinator's wait at a stop for the rounds of the others."""
+    decision: ClassVar[float] = machine_silent + announcements + 2.0
+    """The others' wait at a stop for the last round, which another coordinator may have to name."""
 
     @staticmethod
     def machine_left(late: float = 0.0) -> float:
@@ -282,6 +292,8 @@ class Timeouts:
     """The part of an engine's time of grace in which nodes end; the rest is for what follows."""
     run_lock: ClassVar[float] = 3.0
     """A resumed run's wait for processes of a killed launcher; `last_rows` more for its writers."""
+    lease: ClassVar[float] = 60.0
+    """A run without a heartbeat of the host that has it, until another host may have it."""
     console_line: ClassVar[float] = 1.0
     """A line for a blocked output, until it is dropped."""
     drawing: ClassVar[float] = 60.0

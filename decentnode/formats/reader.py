@@ -220,6 +220,19 @@ def read_object(path: StrPath) -> dict[str, Any]:
     return content
 
 
+def machine_parts(directory: StrPath) -> list[Path]:
+    """Returns the directories of machines in one that several share, by index; empty for that of a run."""
+    path = Path(directory)
+    if os.path.isfile(path / "config.yaml") or not os.path.isdir(path):  # noqa: PTH112, PTH113 - as below
+        return []
+    found = {
+        int(part.name.removeprefix("machine-")): part
+        for part in path.glob("machine-[0-9]*")
+        if part.name.removeprefix("machine-").isdecimal() and (part / "config.yaml").exists()
+    }
+    return [found[machine] for machine in sorted(found)]
+
+
 def check_run(run_dir: StrPath, more: str = "") -> None:
     """Raises BadInput if that is not the directory of a run; `more` is what else it could have been."""
     if not os.path.isfile(Path(run_dir) / "config.yaml"):  # noqa: PTH113 - a path may also be too long, or not ours

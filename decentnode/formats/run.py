@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from decentnode.errors import BadInput
+from decentnode.formats.lease import lease_of
 from decentnode.formats.metrics import Metric
 from decentnode.formats.reader import (
     NOT_OURS,
@@ -15,6 +16,7 @@ from decentnode.formats.reader import (
     StrPath,
     check_run,
     is_simulated,
+    machine_parts,
     read_evaluations,
     read_metrics,
     read_object,
@@ -32,8 +34,7 @@ class RunFiles:
 
     def __init__(self, directory: StrPath) -> None:
         """Raises BadInput if that is not the directory of a run."""
-        self.directory = Path(directory)
-        check_run(self.directory)
+        self.directory = run_directory(directory)
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -105,20 +106,18 @@ class RunFiles:
         ended = self.summary or RunFiles(self.directory).summary
         if ended and ended.get("finished_nodes") == ended.get("nodes"):
             return FINISHED
-        return RUNNING if self._is_locked else INCOMPLETE
+        return RUNNING if lease_of(self.directory) else INCOMPLETE
 
-    @property
-    def _is_locked(self) -> bool:
-        """Whether a process of the run lives: each of them shares a lock of its directory."""
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # a system on which no node runs
-            return False
-        try:
-            with (self.directory / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+
+def run_directory(directory: StrPath, more: str = "") -> Path:
+    """Returns the directory of a run; raises BadInput for another one, which `more` says more about.
+
+    Where machines share it, that is the part of the first one that is in progress, or else of the one that
+    knows of most nodes how they ended.
+    """
+    parts = [RunFiles(part) for part in machine_parts(directory)]
+    if not parts:
+        check_run(directory, more)
+        return Path(directory)
+    running = next((run for run in parts if run.state == RUNNING), None)
+    return (running or max(parts, key=lambda run: int(run.summary.get("finished_nodes") or 0))).directory

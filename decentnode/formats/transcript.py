@@ -18,6 +18,7 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import StrPath
 
 FOLDER = "transcript"
+KEY_ENDING = ".key"
 
 
 class TranscriptLine(msgspec.Struct, omit_defaults=True):
@@ -56,7 +57,7 @@ def bytes_path(run: Path, rank: int) -> Path:
 
 def key_path(run: Path, rank: int) -> Path:
     """The private key of a rank, where its scheme decrypts with one; readable by its owner alone."""
-    return run / FOLDER / f"{rank:05d}.key"
+    return run / FOLDER / f"{rank:05d}{KEY_ENDING}"
 
 
 class Transcript:

@@ -31,6 +31,7 @@ def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] 
     Raises BadInput.
     """
     run = Run(directory)
+    directory = run.directory
     if kind not in (DECENTRALIZEPY, *WRITERS.classes()) and ":" not in kind:
         known = ", ".join([*WRITERS.classes(), DECENTRALIZEPY])
         raise BadInput(f"--format: unknown format '{kind}' (known: {known})")
@@ -73,8 +74,9 @@ def export_merged(directory: Path, out: Path | None, rank: int | None, with_its_
 
     `rank`: the node; None: the mean of all, as `Run.mean_model` has it. Raises BadInput.
     """
-    path = (out or directory / "merged").with_suffix(SAFETENSORS)
-    network = Run(directory).merged_model(rank, with_its_code=with_its_code)
+    run = Run(directory)
+    path = (out or run.directory / "merged").with_suffix(SAFETENSORS)
+    network = run.merged_model(rank, with_its_code=with_its_code)
     try:
         write_durably(path, pieces(*content_of_model(network)))
     except OSError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from decentnode.errors import explained
 from decentnode.formats.reader import EvaluationRow
@@ -28,6 +28,8 @@ class RunExtension:
     run_dir: Path
     run_lock: RunLock
     log_event: LogEvent
+    of_coordinator: ClassVar[bool] = False
+    """Whether it sees rounds on one machine alone: the one that decides for all."""
 
     def __post_init__(self) -> None:
         """Checks what it needs; raises BadInput."""
@@ -68,10 +70,12 @@ class RunExtension:
 
 
 class UserFunctions(RunExtension):
-    """Calls the functions of `after_round`, on machine 0."""
+    """Calls the functions of `after_round`."""
+
+    of_coordinator = True
 
     def __post_init__(self) -> None:
-        self._functions = [] if self.machine else [*self.experiment.settings.after_round]
+        self._functions = [*self.experiment.settings.after_round]
 
     def after_round(self, row: EvaluationRow) -> bool:
         means = {name: fmean(known) for name in row.metrics if (known := _known(row.values(name)))}

@@ -37,6 +37,7 @@ from decentnode.formats.reader import EvaluationRow
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.cluster.base import Cluster, OneMachine
 from decentnode.launcher.cluster.graceful_stop import GracefulStop
+from decentnode.launcher.cluster.place import save_addresses
 from decentnode.launcher.cluster.several_machines import SeveralMachines
 from decentnode.launcher.extension import RunExtension, UserFunctions
 from decentnode.launcher.monitoring.incidents import Incidents
@@ -62,10 +63,17 @@ from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.launcher.state.messages import CheckpointsCommitted, ClusterMessage, Pause, StopRequest
-from decentnode.launcher.state.run_directory import make_run_directory
+from decentnode.launcher.state.messages import (
+    Arrived,
+    CheckpointsCommitted,
+    ClusterMessage,
+    EvaluationRows,
+    Pause,
+    StopRequest,
+)
+from decentnode.launcher.state.run_directory import HEARTBEAT_INTERVAL, RunLock, make_run_directory
 from decentnode.launcher.state.target import Target
-from decentnode.mapping.job import seconds_to_stop
+from decentnode.mapping.job import repetition, seconds_to_stop
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 
@@ -79,6 +87,8 @@ SAME_REQUEST = {signal.SIGINT: Timeouts.same_interrupt, signal.SIGTERM: Timeouts
 UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
 STOP_POLL_INTERVAL = 0.02
+ROWS_TOGETHER = 50_000
+"""Evaluations of one node that one message has, so that it stays below the largest size."""
 START_POLL_INTERVAL = 1.0
 
 
@@ -89,13 +99,14 @@ class Launcher:
         self, experiment: Experiment, machine: int, console: LiveConsole,
         resume_plan: ResumePlan | None = None, job: str = "", threads: int | None = None,
         make_server: Callable[[ForkContext, Sequence[int]], ProcessServer] = ForkServer,
-        or_resume: bool = False,
+        or_resume: bool = False, lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
         `job`: the job that has started all machines; empty where the configuration lists them. `threads`: of
         torch in each process, where the code of a plug-in has set a number. `make_server`: makes what starts
         the host processes. `or_resume`: whether a new run may be the one that other machines resume.
+        `lock`: that of the run, where who starts it holds it already.
         """
         self.experiment, self.machine = experiment, machine
         settings, mapping = experiment.settings, experiment.mapping
@@ -110,6 +121,7 @@ class Launcher:
         self.run_dir = (
             resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine, or_resume)
         )
+        self._repetition = repetition(self.run_dir) if or_resume else ""
         self._run_state = RunState(
             experiment=experiment,
             machine=machine,
@@ -118,6 +130,7 @@ class Launcher:
             job=job,
             threads=self.threads,
             or_resume=or_resume,
+            lock=lock,
         )
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self.run_id = 0
@@ -132,7 +145,6 @@ class Launcher:
             range(experiment.graph.num_nodes),
             home={position: process.ranks for position, process in enumerate(experiment.processes)},
             local=local,
-            learns_all=machine == 0,
             heartbeats=self._heartbeats,
         )
         self._logs = {r: self.run_dir / log_name(p.ranks[0]) for p in experiment.processes for r in p.ranks}
@@ -166,7 +178,7 @@ class Launcher:
                 failures=settings.failures,
                 rounds=settings.rounds,
                 vector_bytes=8 * experiment.layout.shared.numel,
-                run_seconds=lambda: self._run_state.identity.seconds,
+                identity=self._run_state.identity,
                 is_stopping=self._is_ending,
                 why_not_taken_back=reason,
             )
@@ -175,6 +187,7 @@ class Launcher:
             self._heartbeats,
             machine,
             self._cluster.present,
+            lambda: self._cluster.coordinates,
             send=self._cluster.send,
             deadline=min(settings.failures.timeouts.stop_deadline, seconds_to_stop()),
         )
@@ -216,15 +229,19 @@ class Launcher:
         self._incidents.register(self._report_dispatcher)
         self._run_monitor.register(self._report_dispatcher)
         self._run_state.retention.register(self._report_dispatcher)
-        self.evaluations.register(self._report_dispatcher, self.membership.local)
+        self.evaluations.register(self._report_dispatcher)
         self._evaluators.register(self._report_dispatcher)
         self._message_dispatcher.register(CheckpointsCommitted, self._run_state.retention.receive)
         self._message_dispatcher.register(StopRequest, self._graceful_stop.take)
         self._message_dispatcher.register(Pause, self._graceful_stop.take)
+        self._message_dispatcher.register(EvaluationRows, self._take_rows)
+        self._message_dispatcher.register(Arrived, self._send_rows)
         self._next_progress = 0.0
         """When the progress of the nodes is read next."""
         self._rows_due = NEVER
         """When rows are looked for although nodes seem to lack; NEVER: no evaluation is reported."""
+        self._has_all_rows = False
+        """Whether the coordinator has sent the last row."""
 
     def run(self) -> ExitCode:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
@@ -239,7 +256,8 @@ class Launcher:
                     raise
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
-                self._watch(min(self._cluster.pause, until_exit, self.console.interval))
+                pause = min(self._cluster.pause, until_exit, self.console.interval)
+                self._watch(min(pause, HEARTBEAT_INTERVAL))
                 self._refuse_isolation()
             if self._is_stopping():
                 self._stop_nodes()
@@ -249,6 +267,7 @@ class Launcher:
             summary = self._sum_up(wall)
         except BaseException as error:
             self.console.close()
+            self._cluster.part(error)
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
@@ -262,11 +281,12 @@ class Launcher:
                 self._peer_service_process.close()
             self._cluster.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
+            self._run_state.lock.end_lease()
         code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         # After the server: figures take time, and all node processes have ended by now.
         has_more = self.evaluations.rows and not self._is_stopping()
         lines = [line for one in self._extensions for line in one.closing_lines()] if has_more else []
-        self.console.ended(summary, self.run_dir, code, lines)
+        self.console.ended(summary, self.run_dir, code, lines, self._repetition)
         return code
 
     # Before the first round.
@@ -372,7 +392,8 @@ class Launcher:
         if self._is_stopping():
             return
         self._run_state.begin(start)
-        self.evaluations.read(is_late=bool(start.late))
+        save_addresses(self.run_dir, self._cluster.addresses)
+        self.evaluations.read()
         for extension in self._extensions:
             extension.begin()
         self._handshakes.fill(start.handshakes)
@@ -434,8 +455,8 @@ class Launcher:
             )
 
     def _unresolved(self) -> bool:
-        """Whether some known node may still report, or a local process has not exited."""
-        if not self.membership.known.isdisjoint(self.membership.active):
+        """Whether some node may still report, or a local process has not exited."""
+        if self.membership.active:
             return True
         return self._run_monitor.watchdog.exit_pause(time.monotonic()) < NEVER
 
@@ -466,12 +487,13 @@ class Launcher:
             self._degrade("peer_sampling", text)
         for extension in self._extensions:
             extension.check()
+        self._run_state.lock.renew()
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()
             self._log_end_at_target()
-            is_alone = self._cluster.is_left_alone(Timeouts.machine_lost)
-            if problem := self._run_state.tend(self._cluster.lost, is_alone, self._cluster.send):
+            cluster = self._cluster
+            if problem := self._run_state.tend(cluster.lost, cluster.coordinates, cluster.send):
                 self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
             self._run_monitor.stragglers.end_waits(self.membership, now)
@@ -482,8 +504,7 @@ class Launcher:
     def _exchange_with_machines(self) -> None:
         self._cluster.exchange(time.monotonic())
         # After all messages, because they may have changed the set of machines.
-        self._observer.expect(self._cluster.observing)
-        self._observer.is_alone = self._cluster.is_left_alone()
+        self._observer.expect(self._cluster.observing, self._cluster.coordinator)
 
     def _wait(self, timeout: float) -> None:
         """Waits for a report, a message, the end of a process, or what is due, at most `timeout` seconds."""
@@ -507,7 +528,7 @@ class Launcher:
                 self._cluster.relay(report)
 
     def _degrade(self, part: str, text: str) -> None:
-        """Records, here and at machine 0, what happened to something beside the nodes of this machine."""
+        """Records, here and on all machines, what happened to something beside the nodes of this machine."""
         round = max(self._heartbeats.of(rank).read().round for rank in self.membership.local)
         self._take([Degraded(min(self.membership.local), round, part, text)])
 
@@ -523,7 +544,7 @@ class Launcher:
         while not self._observer.observations.empty():
             observation = self._observer.observations.get()
             self.evaluations.observations[observation.round] = observation
-        if self.evaluations.reports:
+        if self.evaluations.reports or is_last:
             now = time.monotonic()
             self._rows_due = min(self._rows_due, now + ROWS_INTERVAL)
             is_probable = self.evaluations.is_probably_complete(self.membership.running)
@@ -533,18 +554,44 @@ class Launcher:
         self.console.progress(self.membership)
 
     def _complete_rows(self, is_last: bool) -> None:
+        # The coordinator sends its rows to all. Without its last one each machine has what it knows.
+        if not (self._cluster.coordinates or is_last):
+            return
         remote_lost = self.membership.lost - self.membership.local
-        expected, unanswered = self.membership.reporting(self.membership.known), remote_lost
-        observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
+        expected, unanswered = self.membership.reporting(), remote_lost
+        observed = self._observer.is_alive() and self._observer.error is None
         if is_last:
             # What is there now is all that comes.
             expected, unanswered, observed = {}, set(self.membership.members), False
         rows = self.evaluations.complete(expected, observed, unanswered)
+        if self._cluster.coordinates and (rows or is_last):
+            self._cluster.send(EvaluationRows(self.machine, rows, is_last))
+        self._show_rows(rows)
+
+    def _take_rows(self, rows: EvaluationRows) -> None:
+        self._has_all_rows = self._has_all_rows or rows.is_last
+        self._show_rows(self.evaluations.adopt(rows.rows))
+
+    def _send_rows(self, arrived: Arrived) -> None:
+        """Sends a machine that has come late the rows that it may have missed."""
+        save_addresses(self.run_dir, self._cluster.addresses)
+        if self._cluster.coordinates:
+            rows = [*self.evaluations.rows.values()]
+            some = max(1, ROWS_TOGETHER // len(self.membership.members))
+            for start in range(0, len(rows), some):
+                self._cluster.send(EvaluationRows(self.machine, rows[start : start + some]), arrived.machine)
+
+    def _show_rows(self, rows: Sequence[EvaluationRow]) -> None:
         for row in rows:
             self.console.evaluated(row)
             # Each sees each row, whatever another one wants.
-            ends = [extension.after_round(row) for extension in self._extensions]
-            if any(ends) and not self.machine and self.membership.active and not self._is_ending():
+            ends = [
+                extension.after_round(row)
+                for extension in self._extensions
+                if self._cluster.coordinates or not extension.of_coordinator
+            ]
+            decides = self._cluster.coordinates and self.membership.active and not self._is_ending()
+            if any(ends) and decides:
                 self._event_log.log(
                     "after_round", f"the run ends after round {row.round + 1}", round=row.round
                 )
@@ -553,9 +600,11 @@ class Launcher:
             self._look_at_target(rows)
 
     def _look_at_target(self, rows: Collection[EvaluationRow]) -> None:
-        """Ends the run if one of these evaluations has reached its target; machine 0 decides for all."""
+        """Ends the run if one of these evaluations has reached its target; the coordinator decides."""
         target = self._target
-        if target is None or self.machine or not target.take(rows) or target.reached is None:
+        if target is None or not target.take(rows) or target.reached is None:
+            return
+        if not self._cluster.coordinates:
             return
         mean, goal = target.metric.text(target.means[target.reached]), target.metric.text(target.value)
         text = f"{target.metric.words} {mean} after round {target.reached + 1} has reached its target, {goal}"
@@ -615,9 +664,9 @@ class Launcher:
         within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
         clock = AwakeClock(POLL_INTERVAL)
         limit = clock.now() + within
-        while (self._observer.is_alive() or self._evaluators.is_busy) and not self._graceful_stop.is_urgent:
+        while self._awaits_observations() and not self._graceful_stop.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
-            if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
+            if clock.now() > limit and not (self._are_evaluating and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
         self._cluster.flush_contributions()
@@ -625,6 +674,18 @@ class Launcher:
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
             self._degrade("observer", f"mean model and consensus distance are not available: {why}")
+
+    def _awaits_observations(self) -> bool:
+        """Whether results of the last rounds will still come: from here, or from the coordinator."""
+        is_told = self._cluster.coordinates or self._has_all_rows
+        return self._observer.is_alive() or self._are_evaluating or not is_told
+
+    @property
+    def _are_evaluating(self) -> bool:
+        """Whether evaluators here or on a machine that is heard of have something to report."""
+        observing, ranks_of = self._cluster.observing, self.experiment.mapping.ranks_of
+        ranks = set(chain.from_iterable(map(ranks_of, observing)))
+        return self._evaluators.is_busy or self.evaluations.awaits(ranks)
 
     def _complete_extensions(self) -> None:
         """Waits for what the summary has of extensions, such as the attacks on the last rounds."""
@@ -641,12 +702,12 @@ class Launcher:
         return [msgspec.to_builtins(event) for event in self._incidents.health_events.values()]
 
     def _sum_up(self, wall: float) -> dict[str, Any]:
-        """Writes the summary, and sends machine 0 what it may not know yet."""
+        """Writes the summary, and sends the others what they may not know yet."""
         of_extensions = [extension.summary() for extension in self._extensions]
         self._cluster.conclude()
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
-        saved = self._run_state.retention.newest_round if unfinished else None
+        saved = self._run_state.saved_by_all if unfinished else None
         summary = summarize(
             experiment=self.experiment,
             membership=self.membership,
@@ -664,6 +725,8 @@ class Launcher:
         )
         for entries in of_extensions:
             summary |= entries
+        code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
+        summary["exit_code"] = int(code)
         summary["health"] = self._health()
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None

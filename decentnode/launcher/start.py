@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -17,11 +18,13 @@ from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import idle_notice, job_of, settle, this_machine
+from decentnode.launcher.cluster.scheduler import idle_notice, settle, this_machine
+from decentnode.launcher.early_end import end_announced, end_announced_in_store
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
+from decentnode.launcher.state.run_directory import RunLock, locked_directory
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import is_on_cpu
@@ -32,25 +35,31 @@ def run_here(
     settings: Settings, config: ConfigSource, overrides: Sequence[Override],
     resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
     screen: Callable[[TextIO], LiveConsole] = screen_for, or_resume: bool = False,
+    lock: RunLock | None = None, repeats_losses: bool = False,
 ) -> tuple[ExitCode, Path]:  # fmt: skip
     """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors. `or_resume`: resume the run if an earlier start has
-    begun it; a run that has finished is left as it is.
+    begun it; a run that has ended by itself is left as it is, but for one that lost nodes if it
+    `repeats_losses`. `lock`: the run's, if it is held already.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
     imported = plugin_threads()
-    with with_locations(config, overrides):
-        job = job_of(settings)
-        settings = settle(settings, or_resume)
+    with with_locations(config, overrides), ExitStack() as early_end:
+        with end_announced_in_store(settings.mapping.make().job):
+            settings, job = settle(settings, or_resume)
         machine = this_machine(settings)
+        early_end.enter_context(end_announced(settings, machine, job))
         if or_resume:
-            resume_plan = started_before(settings, overrides)
-            if resume_plan is not None and (line := how_it_is_over(resume_plan, machine)):
+            # First of all: of two jobs with one name one alone binds ports and meets other machines.
+            lock = lock or locked_directory(Path(str(settings.run_dir)))
+            resume_plan = started_before(settings, overrides, lock=lock)
+            if resume_plan is not None and (over := how_it_is_over(resume_plan, machine, repeats_losses)):
+                line, code = over
                 print_line(line)
-                return ExitCode.OK, resume_plan.run_dir
+                return code, resume_plan.run_dir
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)
@@ -68,8 +77,8 @@ def run_here(
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
         threads = plugin_threads() or imported
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "",
-            threads=threads, or_resume=or_resume,
+            experiment, machine, screen(sys.stdout), resume_plan, job=job,
+            threads=threads, or_resume=or_resume, lock=lock,
         )  # fmt: skip
     return launcher.run(), launcher.run_dir
 

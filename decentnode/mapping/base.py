@@ -25,6 +25,7 @@ from decentnode.mapping.job import SchedulerJob
 from decentnode.options import Port, Positive
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_NOWHERE = ".invalid"
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 Resolve = Callable[[Sequence[str]], dict[str, list[str]]]
@@ -82,6 +83,16 @@ def is_loopback(address: str) -> bool:
     return ip.is_loopback if ip else normal(address) == "localhost"
 
 
+def placeholder(machine: int) -> str:
+    """What stands for the address of a machine until it is known: a name that nobody can have (RFC 2606)."""
+    return f"machine-{machine}{_NOWHERE}"
+
+
+def is_placeholder(address: str) -> bool:
+    """Whether nobody knows the address yet."""
+    return address.endswith(_NOWHERE)
+
+
 def is_unspecified(address: str) -> bool:
     """Whether the address stands for all of a host."""
     ip = _ip(address)
@@ -118,7 +129,7 @@ class Mapping(ABC):
 
     machines: tuple[Machine, ...]
     rendezvous_port: int
-    """The port at machine 0 for the rendezvous."""
+    """The port of each machine's launcher; the rendezvous is at that of machine 0."""
 
     @abstractmethod
     def ranks_of(self, machine: int) -> Sequence[int]:
@@ -259,7 +270,7 @@ class Linear(Consecutive):
 
     machines: tuple[Machine, ...]
     rendezvous_port: Port = 29500
-    """The port of the rendezvous at machine 0; a run on one machine does not open it."""
+    """The port of each machine's launcher; a run on one machine does not open it."""
 
     def __post_init__(self) -> None:
         if not self.machines:

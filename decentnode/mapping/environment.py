@@ -6,7 +6,7 @@ from functools import cached_property
 
 from decentnode.core.registry import MAPPINGS
 from decentnode.errors import MappingError
-from decentnode.mapping.base import Consecutive, Machine, is_loopback
+from decentnode.mapping.base import Consecutive, Machine, is_loopback, placeholder
 from decentnode.mapping.job import Environ, SchedulerJob, find_job
 from decentnode.options import Port, Positive
 
@@ -27,11 +27,11 @@ class Environment(Consecutive):
 
     nodes_per_machine: Positive = 1
     rendezvous_port: Port = 29550
-    """The port of the rendezvous at machine 0; the store of torchrun or of the job is at 29500 or 29400."""
+    """The port of each machine's launcher; the store of torchrun or of the job is at 29500 or 29400."""
 
     def __post_init__(self) -> None:
         # An address that is not known yet has a placeholder.
-        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(self.job.processes))]
+        addresses = known_addresses(self.job) or [*map(placeholder, range(len(self.job.processes)))]
         machines = tuple(Machine(address, self.nodes_per_machine) for address in addresses)
         object.__setattr__(self, "machines", machines)
 

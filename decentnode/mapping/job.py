@@ -6,12 +6,14 @@ has a translator here of a few lines. `DECENTNODE_JOB` names a job in place of t
 
 import os
 import re
+import socket
 import subprocess
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
+from pathlib import Path
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
@@ -110,6 +112,15 @@ def find_series(environ: Environ = os.environ) -> str:
     return job.series if job else _named(environ)
 
 
+def repetition(run_dir: Path, environ: Environ = os.environ) -> str:
+    """Returns how a job is repeated whose command continues its run; empty outside of jobs."""
+    if not (series := find_series(environ)):
+        return ""
+    # A job that is submitted once more has another number, which names another folder.
+    is_by_number = not environ.get(JOB) and run_dir.match(f"*-{series}") | run_dir.parent.match(f"*-{series}")
+    return "submit the same job again" + (f" with {JOB}={series}" if is_by_number else "")
+
+
 def seconds_to_stop(environ: Environ = os.environ) -> float:
     """Returns how long an end may take after the first SIGTERM, by the engine's grace; inf: nobody says.
 
@@ -176,14 +187,14 @@ def _of_place(environ: Environ) -> SchedulerJob:
         raise MappingError(
             f"{PLACE[1]}={machines}, but {RENDEZVOUS} is not set; set it to host:port of machine 0"
         )
-    rendezvous = _host_and_port(where) if where else ("", 0)
+    rendezvous = host_and_port(where) if where else ("", 0)
     return SchedulerJob(
         starter, where, (1,) * machines, machine=machine, name=f"job of {where}" if where else "",
         number=0, rendezvous=rendezvous, hosts_store=True,
     )  # fmt: skip
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def host_and_port(text: str) -> tuple[str, int]:
     """Returns both; an IPv6 address with a port has brackets, as in URLs."""
     match = re.fullmatch(r"(?:\[(.+)\]|([^:]+)|([^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(\d{1,5}))?", text)
     port = int(match[4] or STORE_PORT) if match else 0
@@ -325,3 +336,11 @@ def expand_counts(text: str) -> list[int]:
             raise MappingError(f"'{text[:80]}' is no list of tasks per machine, such as 2(x3),1")
         counts += [int(match[1])] * times
     return counts
+
+
+def both_ends(host: str, port: int) -> tuple[str, str]:
+    """Returns this machine's address on the way to a host, and the host's; raises OSError. Sends nothing."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return probe.getsockname()[0], probe.getpeername()[0]

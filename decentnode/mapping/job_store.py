@@ -3,15 +3,15 @@
 import ipaddress
 import json
 import re
-import socket
 from collections.abc import Sequence
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from decentnode.core.text import first_line
-from decentnode.errors import MappingError, StartError
+from decentnode.core.text import first_line, printable
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput, MappingError, StartError
 from decentnode.mapping import stores
-from decentnode.mapping.job import SchedulerJob
+from decentnode.mapping.job import SchedulerJob, both_ends
 
 
 def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) -> tuple[list[str], str]:
@@ -23,7 +23,7 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
     host, port = job.rendezvous
     serves = job.hosts_store and job.machine == 0
     try:
-        store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, serves))
+        store = _store(job, seconds)
         # Machine 0 says the name, and machine 1 the address of machine 0 beside its own.
         said = [name] if job.machine == 0 else [] if known else _own_addresses(job)
         count = len(job.processes)
@@ -31,7 +31,15 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
         (agreed,), *others = (json.loads(text) for text in whole)
         learned = [*known] or [others[0][1], *(addresses[0] for addresses in others)]
         stores.part(PrefixStore(call, store), count, serves, seconds=seconds)
-    except (RuntimeError, OSError, StartError, ValueError, LookupError) as error:
+    except stores.PeerEnded as ended:
+        if serves:
+            stores.await_end(store, Timeouts.early_end)
+        kind = BadInput if ended.is_bad_input else StartError
+        reason = printable(ended.reason[:500])
+        raise kind(
+            f"{job.starter}: machine {ended.index} has ended before the run began: {reason}"
+        ) from ended
+    except (RuntimeError, OSError, StartError, ValueError, LookupError, TypeError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(
@@ -43,17 +51,20 @@ def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) ->
     return [*known] or _checked(job, learned), agreed
 
 
+def end_all(job: SchedulerJob, reason: str, is_bad_input: bool, seconds: float) -> None:
+    """Tells the machines that wait in `agree` that this one ends, those to come for so many seconds."""
+    said = job.machine, reason, is_bad_input
+    stores.end_all(_store(job, seconds), len(job.processes), said, seconds)
+
+
+def _store(job: SchedulerJob, seconds: float) -> PrefixStore:
+    serves = job.hosts_store and job.machine == 0
+    return PrefixStore(f"decentnode/{job.identity}", stores.join(*job.rendezvous, seconds, serves))
+
+
 def _own_addresses(job: SchedulerJob) -> list[str]:
     """Returns this machine's address for the others, and machine 0's, which does not know which they use."""
     return [*both_ends(*job.rendezvous)]
-
-
-def both_ends(host: str, port: int) -> tuple[str, str]:
-    """Returns this machine's address on the way to a host, and the host's; raises OSError. Sends nothing."""
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)
-        return probe.getsockname()[0], probe.getpeername()[0]
 
 
 def _checked(job: SchedulerJob, addresses: Sequence[str]) -> list[str]:

@@ -4,15 +4,27 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.core.text import first_line
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
+from decentnode.mapping.reachability import why_unreachable
 
 POLL_INTERVAL = 0.05
-STORE_INTERVAL = 0.2
+ENDED, TOLD = "ended", "told"
+"""The keys of what a process says that ends, and of how many others have read it."""
+
+
+class PeerEnded(RuntimeError):
+    """Another process has ended before all have answered."""
+
+    def __init__(self, index: int, reason: str, is_bad_input: bool) -> None:
+        super().__init__(reason)
+        self.index, self.reason, self.is_bad_input = index, reason, is_bad_input
 
 
 def serve(address: str, port: int, seconds: float, backlog: int) -> TCPStore:
@@ -51,39 +63,33 @@ def join(address: str, port: int, seconds: float, serves: bool = False) -> TCPSt
         raise StartError(f"no store answers at {address}, port {port}: {why}") from error
 
 
-def why_unreachable(address: str, port: int, seconds: float) -> str:
-    """Tries to connect for that long; returns why the last try failed, or an empty text: one succeeded.
-
-    A name may not be known yet, and a port not be open yet, while machines start.
-    """
-    limit, why = time.monotonic() + seconds, "no time is left"
-    while (left := limit - time.monotonic()) > 0:
-        try:
-            socket.create_connection((address, port), timeout=left).close()
-            return ""
-        except socket.gaierror:
-            why = "no address is known for this name"
-        except TimeoutError:
-            why = "nothing answers there; a packet filter may drop what is sent"
-        except ConnectionRefusedError:
-            why = "the machine answers, but no process listens at this port"
-        except OSError as error:
-            why = f"there is no way to it from here: {error.strerror or error}"
-        time.sleep(min(STORE_INTERVAL, max(0.0, limit - time.monotonic())))
-    return why
-
-
 def gathered(store: Store, index: int, count: int, content: str, seconds: float) -> tuple[list[str], str]:
     """Returns what each of `count` processes says, in order, and a name that this exchange alone has.
 
     The store may have what processes said that have ended since, and engines count restarts for each machine
     on its own. So the first process makes a new call, and counts the answers to that call alone; another one
-    takes a result that has its own answer. Raises RuntimeError after `seconds`.
+    takes a result that has its own answer. Raises RuntimeError after `seconds`, and PeerEnded where one of
+    them says that it ends.
     """
     limit, own = time.monotonic() + seconds, secrets.token_hex(8)
 
     def wait(*keys: str) -> None:
-        store.wait([*keys], timedelta(seconds=max(0.001, limit - time.monotonic())))
+        while keys and not store.check([*keys]):
+            pause(f"{keys[0]} is missing")
+
+    def pause(why: str) -> None:
+        if store.check([ENDED]):
+            said = json.loads(get(ENDED))
+            store.add(TOLD, 1)
+            if index == 0:
+                # The one that has ended may have been killed before it could.
+                await_end(store, Timeouts.refusal)
+                store.delete_key(ENDED)
+                store.delete_key(TOLD)
+            raise PeerEnded(*said)
+        if time.monotonic() > limit:
+            raise RuntimeError(why)
+        time.sleep(POLL_INTERVAL)
 
     def get(key: str) -> str:
         return store.get(key).decode("utf-8", "replace")
@@ -100,15 +106,35 @@ def gathered(store: Store, index: int, count: int, content: str, seconds: float)
             store.set(f"answer/{call}/{index}", json.dumps([own, content]))
         # Another call may have taken its place meanwhile: the first process was started again.
         while not store.check([f"result/{call}"]) and get("call") == call:
-            if time.monotonic() > limit:
-                raise RuntimeError(f"no result of {count} processes")
-            time.sleep(POLL_INTERVAL)
+            pause(f"no result of {count} processes")
         if store.check([f"result/{call}"]):
             result = json.loads(get(f"result/{call}"))
             if result[index][0] == own:
                 return [said for _, said in result], call
-        if time.monotonic() > limit:
-            raise RuntimeError(f"no result of {count} processes that has this one")
+        pause(f"no result of {count} processes that has this one")
+
+
+def end_all(store: Store, count: int, said: Sequence[object], seconds: float) -> None:
+    """Ends the waiting of all in `gathered`; waits for those to come, for so many seconds.
+
+    `said`: the arguments of the PeerEnded that they raise. Afterwards the store is as it was before: others
+    may start again with it.
+    """
+    limit = time.monotonic() + seconds
+    if store.check([ENDED]):
+        store.add(TOLD, 1)
+    else:
+        store.set(ENDED, json.dumps([*said]))
+        while store.add(TOLD, 0) < count - 1 and time.monotonic() < limit:
+            time.sleep(POLL_INTERVAL)
+        store.delete_key(ENDED)
+        store.delete_key(TOLD)
+
+
+def await_end(store: Store, seconds: float) -> None:
+    """Waits, in the process that serves the store, until all that come have read what another one said."""
+    limit = time.monotonic() + seconds
+    while store.check([ENDED]) and time.monotonic() < limit:
         time.sleep(POLL_INTERVAL)
 
 

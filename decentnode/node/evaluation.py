@@ -3,7 +3,7 @@
 The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,11 @@ REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
 """Bytes of a number in that report, with its name and punctuation."""
+
+
+def report_bytes(names: Iterable[str]) -> int:
+    """Returns how many bytes the report of a node's end needs at most, with numbers of these names."""
+    return REPORT_BYTES + sum(len(name.encode()) + NUMBER_BYTES for name in names)
 
 
 def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
@@ -91,8 +96,7 @@ class EvaluationPlan:
         of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
         local = run_samples.own_tests
         metrics += of_validation + tuple(metric.of_local for metric in metrics if local)
-        needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in metrics)
-        if needed > MOST_BYTES:
+        if (needed := report_bytes(metric.name for metric in metrics)) > MOST_BYTES:
             raise BadInput.at(
                 "task",
                 f"the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, which "

@@ -16,6 +16,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import NoReturn
 
+import msgspec
 import torch
 
 from decentnode.communication.base import Communication, ProcessDirectory
@@ -256,6 +257,7 @@ def prepare_process(
         clock=clock,
         run_directory=fork_context.records.parent,
         outages=outages,
+        moved=fork_context.identity.address_of,
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.schemes.most_payload_bytes, experiment.layout.nbytes))
@@ -365,8 +367,11 @@ async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> Exit
 
 
 async def run_participant(participant: Participant, fork_context: ForkContext) -> ExitCode:
-    """Runs a participant to its end, and reports how it has ended."""
-    reporter, rank, failed = fork_context.reporter, participant.rank, False
+    """Runs a participant to its end, and reports how it has ended.
+
+    That report is its last one: where a loop makes the steps, it follows when the loop has left.
+    """
+    reporter, rank, code = fork_context.reporter, participant.rank, ExitCode.OK
     try:
         try:
             await participant.run()
@@ -376,23 +381,35 @@ async def run_participant(participant: Participant, fork_context: ForkContext) -
                 reporter.send(reports.DiskProblem(rank, problem[:500], lost=True))
         rounds = participant.round + 1
         is_whole = participant.scheduler.is_last(participant.round)
-        reporter.send(_finished(participant, rounds) if is_whole else reports.Stopped(rank, rounds))
-        return ExitCode.OK
+        # Now, because a loop may change the model after its last round.
+        last = _finished(participant, rounds) if is_whole else reports.Stopped(rank, rounds)
     except Exception as error:
-        failed, participant.failure = True, error
+        participant.failure = error
         where = f"round {participant.round + 1}" if participant.round >= 0 else "before its first round"
-        return explain_failure(fork_context, rank, error, where=f"rank {rank}, {where}: ")
+        code = explain_failure(fork_context, rank, error, where=f"rank {rank}, {where}: ")
     finally:
         # Also after a failure: LEAVE spares the peers their deadline.
-        participant.exchange.endpoint.leave(failed)
+        participant.exchange.endpoint.leave(code != ExitCode.OK)
+    if code == ExitCode.OK:
+        await participant.local_steps.left()
+        if isinstance(last, reports.Finished):
+            last = msgspec.structs.replace(last, metrics=_scores(participant))
+        reporter.send(last)
+    return code
+
+
+def _scores(participant: Participant) -> dict[str, float]:
+    """Returns the scores of its model after its last round."""
+    scores: dict[str, float] = {}
+    for look in participant.after_round:
+        scores |= look.scores_after(participant.round)
+    return scores
 
 
 def _finished(participant: Participant, rounds: int) -> reports.Finished:
     values, steps = participant.vector.values, participant.local_steps
     counters = participant.exchange.endpoint.counters
-    scores: dict[str, float] = {}
-    for look in participant.after_round:
-        scores |= look.scores_after(participant.round)
+    scores = _scores(participant)
     # The last evaluation measured it; the kernel takes 5 ms for that.
     peak = max((look.peak_memory_mb for look in participant.after_round), default=0.0) if scores else 0.0
     return reports.Finished(

@@ -38,8 +38,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
 from decentnode.mapping import stores
 from decentnode.mapping.base import is_loopback
-from decentnode.mapping.job import find_job
-from decentnode.mapping.job_store import both_ends
+from decentnode.mapping.job import both_ends, find_job
 
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}

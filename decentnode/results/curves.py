@@ -21,11 +21,13 @@ from decentnode.formats.reader import (
     EvaluationRow,
     StrPath,
     is_simulated,
+    machine_parts,
     read_evaluations,
     read_metrics,
     read_object,
     read_value,
 )
+from decentnode.formats.run import run_directory
 from decentnode.results.coordinates import SentShares, read_shares
 
 MANY_NODES = 64
@@ -218,7 +220,7 @@ def percentiles_of(
 def read_runs(directories: Sequence[StrPath]) -> list[RunCurves]:
     """The runs in these directories, with different names; raises BadInput."""
     paths = [*map(Path, directories)]
-    runs = [_read(path) for path in paths]
+    runs = [_read(run_directory(path) if machine_parts(path) else path) for path in paths]
     judged = {run.headline.name: run.name for run in runs if run.rows}
     if len(judged) > 1:
         by = ", ".join(f"{name} by {metric}" for metric, name in judged.items())

@@ -1,12 +1,14 @@
 """Has a run drawn after its end, in a process of its own, so that no other process loads matplotlib."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.extension import RunExtension
 from decentnode.results.extra import missing
@@ -40,6 +42,7 @@ def make_figures(run_dir: Path) -> Pictures:
         return Pictures(problem=lack)
     # -P: a file of the user such as random.py in the current folder would take the place of Python's own.
     command = [sys.executable, "-P", "-m", "decentnode.results.figures.plots", str(run_dir)]
+    remedy = f"{shlex.join(['decentnode', 'plot', str(run_dir)])} draws them"
     package = Path(__file__).parents[2]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(package)]))
     try:
@@ -48,10 +51,11 @@ def make_figures(run_dir: Path) -> Pictures:
             env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "agg"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Pictures(problem=f"drawing took longer than {Timeouts.drawing:.0f} s and was ended")
+        return Pictures(problem=f"drawing took longer than {Timeouts.drawing:.0f} s and was ended; {remedy}")
     except OSError as error:
         return Pictures(problem=f"drawing could not be started: {error.strerror}")
     if done.returncode:
-        messages = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
+        silent = f"drawing was ended: {how_it_ended(done.returncode)}; {remedy}"
+        messages = done.stderr.strip().splitlines() or [silent]
         return Pictures(problem=messages[-1])
     return Pictures([Path(line) for line in done.stdout.splitlines()])

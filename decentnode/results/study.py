@@ -14,8 +14,8 @@ import yaml
 from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import Metric, chosen_metric
-from decentnode.formats.reader import NOT_OURS, StrPath, check_run
-from decentnode.formats.run import FINISHED
+from decentnode.formats.reader import NOT_OURS, StrPath, check_run, machine_parts
+from decentnode.formats.run import FINISHED, run_directory
 from decentnode.results import cards
 from decentnode.results.bands import AXES, distance_band, metric_band
 from decentnode.results.curves import (
@@ -52,8 +52,8 @@ STUDY_FILE = "study.yaml"
 """The copy of its file in the directory of a study."""
 OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
 """Keys that do not make another variant."""
-PORTS = ("base_port", "group_port")
-"""Options of `communication` that a sweep chooses for runs at the same time."""
+PLACES = ("port", "base_port", "group_port", "rendezvous_port", "address", "listen", "rendezvous")
+"""Options of any section that say where a run takes place, as a sweep or a scheduler's job has chosen."""
 MOST_ROWS = 40
 """Variants that the card of a study lists."""
 MOST_COLUMNS = 6
@@ -144,7 +144,8 @@ class Study:
         groups: dict[str, list[Run]] = {}
         for run in self.runs:
             groups.setdefault(_identity(run), []).append(run)
-        together = [sorted(runs, key=lambda run: run.seed) for runs in groups.values()]
+        apart = [runs for group in groups.values() for runs in _by_axes(group)]
+        together = [sorted(runs, key=lambda run: run.seed) for runs in apart]
         axes = _axes([runs[0] for runs in together])
         names = [_name(runs[0], labels) for runs, labels in zip(together, axes, strict=True)]
         taken = Counter(names)
@@ -348,9 +349,9 @@ class Study:
         variants = self.compared
         if any(run.entry is None for variant in variants for run in variant.runs):
             return None
+        sections = {variant.name: _settings(variant.runs[0]).get("communication") for variant in variants}
         travels = {
-            variant.name: json.dumps(_transport(variant.runs[0]), sort_keys=True, default=str)
-            for variant in variants
+            name: json.dumps(section, sort_keys=True, default=str) for name, section in sections.items()
         }
         for axis in variants[0].axes if len(variants[0].axes) > 1 else ():
             of_label: dict[str | None, set[str]] = {}
@@ -518,9 +519,13 @@ def _is_run(path: Path) -> bool:
 
 
 def _directories_in(directory: Path) -> list[Path]:
-    """The directories of the runs below, by path, without attempts that a sweep has moved aside."""
+    """The directories of the runs below, by path, without attempts that a sweep has moved aside.
+
+    A run on several machines is that of the machine which knows of most nodes.
+    """
     paths = sorted(path.parent for path in directory.rglob("config.yaml"))
-    return [path for path in paths if "." not in path.name or path == directory]
+    wholes = (run_directory(path.parent) if path in machine_parts(path.parent) else path for path in paths)
+    return [path for path in dict.fromkeys(wholes) if "." not in path.name or path == directory]
 
 
 def _runs_in(directory: Path) -> Iterator[Run]:
@@ -533,14 +538,36 @@ def _runs_in(directory: Path) -> Iterator[Run]:
 
 def _identity(run: Run) -> str:
     """Returns an identity that is equal for runs of one variant."""
+    return json.dumps(_settings(run), sort_keys=True, default=str)
+
+
+def _by_axes(runs: Sequence[Run]) -> list[list[Run]]:
+    """Separates runs that a sweep has in several variants, as an axis may be about places alone."""
+    found: dict[str, list[Run]] = {}
+    several = len({run.entry.variant for run in runs if run.entry}) > 1
+    for run in runs:
+        found.setdefault(_variant_in_sweep(run) if several else "", []).append(run)
+    return [*found.values()]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Returns the settings that make a variant."""
     settings = {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
-    return json.dumps(settings | {"communication": _transport(run)}, sort_keys=True, default=str)
+    return {key: _without_places(value) for key, value in settings.items()}
 
 
-def _transport(run: Run) -> Any:
-    """Returns the section `communication` of a run without the ports that a sweep has chosen."""
-    section = run.settings.get("communication")
-    return {k: v for k, v in section.items() if k not in PORTS} if isinstance(section, dict) else section
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_places(inner) for key, inner in value.items() if key not in PLACES}
+    return [*map(_without_places, value)] if isinstance(value, list) else value
+
+
+def _variant_in_sweep(run: Run) -> str:
+    """Returns the name of its variant in the sweep that made it; empty without any."""
+    if run.entry is not None:
+        return run.entry.variant
+    # A run of a sweep before its first round.
+    return run.directory.parent.name if (run.directory.parent.parent / STUDY_FILE).exists() else ""
 
 
 def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:
@@ -548,8 +575,8 @@ def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:
     entries = [run.entry for run in runs]
     if any(entries):
         return [dict(entry.axes) if entry else {} for entry in entries]
-    flat = [dict(_flat(run.settings)) for run in runs]
-    keys = dict.fromkeys(key for each in flat for key in each if key.split(".")[0] not in OF_ONE_RUN)
+    flat = [dict(_flat(_settings(run))) for run in runs]
+    keys = dict.fromkeys(key for each in flat for key in each)
     differing = [key for key in keys if len({each.get(key) for each in flat}) > 1]
     return [{key: each[key] for key in differing if key in each} for each in flat]
 
@@ -563,9 +590,5 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _name(run: Run, axes: dict[str, str]) -> str:
-    if run.entry is not None:
-        return run.entry.variant
-    if (run.directory.parent.parent / STUDY_FILE).exists():  # a run of a sweep before its first round
-        return run.directory.parent.name
-    named = axes.get("sharing.name")
+    named = _variant_in_sweep(run) or axes.get("sharing.name")
     return named or ", ".join(f"{key}={value}" for key, value in axes.items()) or run.name

@@ -21,7 +21,8 @@ def sweep(
 
         study = decentnode.sweep({"base": "quickstart", "axes": {"sharing": ["gossip", "choco"]}, "seeds": 3})
 
-    `overrides` change the keys of the study's file, such as `seeds=3` or `jobs=1`. Raises as `run`.
+    `overrides` change the keys of the study's file, such as `seeds=3`, `jobs=1` or `on="ray"`. Where Slurm
+    starts the runs, `on={"name": "slurm", "wait": True}` waits for them. Raises as `run`.
     """
     content = dict(study) if isinstance(study, Mapping) else str(study)
     answer = answer_of(

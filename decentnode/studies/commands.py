@@ -10,14 +10,14 @@ import typer
 
 from decentnode.cli.words import app, complete_config, examples, import_torch
 from decentnode.core.streams import print_lines
-from decentnode.errors import ExitCode
+from decentnode.errors import BadInput, ExitCode
 
 
 @app.command(
     epilog=examples(
         "decentnode sweep studies/quick --plan",
         "decentnode sweep studies/quick seeds=3 jobs=1",
-        "decentnode sweep study.yaml --part 1/4",
+        "decentnode sweep study.yaml --on slurm",
     )
 )
 def sweep(
@@ -37,11 +37,17 @@ def sweep(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this run; may be repeated.")
     ] = None,
-    part: Annotated[
-        str, typer.Option(metavar="I/N", help="On the I-th of N machines with a common directory.")
-    ] = "",
-    slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array of the missing runs.")] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="Submit that array.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="EXECUTOR", help="What starts the runs: local, slurm, ray, dask, submitit."),
+    ] = None,
+    lists: Annotated[bool, typer.Option("--list", help="Only list the runs, with states.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --list: as JSON, with the command of each run.")
+    ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Other programs may have this machine: seconds do not compare.")
+    ] = False,
     accept_code_change: Annotated[
         bool, typer.Option("--accept-code-change", help="Continue although code was edited.")
     ] = False,
@@ -50,11 +56,14 @@ def sweep(
     import_torch()
     from decentnode.studies.sweep import command
 
-    request = command.SweepRequest(study, overrides or (), accept_code_change, only=only or (), part=part)
-    if plan:
+    changes = [*(overrides or ()), *([f"on={on}"] if on else [])]
+    request = command.SweepRequest(study, changes, accept_code_change, only=only or (), is_shared=shared)
+    if as_json and not lists:
+        raise BadInput("--json: is a form of --list; add that")
+    if lists:
+        command.list_runs(request, as_json)
+    elif plan:
         command.show_plan(request)
-    elif slurm or submit:
-        command.cluster_job(request, submit)
     else:
         raise typer.Exit(command.sweep(request))
 

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.settings import Settings
 from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation
 from decentnode.errors import BadInput, ConfigError, Defect
+from decentnode.mapping.job import find_job
 from decentnode.studies.axes import Change, PlannedVariant
 from decentnode.studies.study_file import PlannedStudy
 
@@ -35,7 +36,19 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """The name of the run: its directory in that of the study."""
-        return f"{self.variant.name}/seed-{self.seed}"
+        return run_name(self.variant, self.seed)
+
+    @property
+    def machines(self) -> int:
+        """The number of machines that it needs."""
+        return len(self.settings.mapping.make().machines)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The addresses of these machines where the configuration lists several; otherwise empty."""
+        addresses = [machine.address for machine in self.settings.mapping.make().machines]
+        is_known = len(addresses) > 1 and addresses != _placeholders(len(addresses))
+        return addresses if is_known else []
 
     @property
     def directory(self) -> Path:
@@ -44,34 +57,42 @@ class PlannedRun:
         return Path(self.settings.run_dir)
 
 
-def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
-    """All runs, seed by seed, so that early results compare all variants; raises BadInput."""
+def run_name(variant: PlannedVariant, seed: int) -> str:
+    """The name of a run of a variant, and of its directory in that of the study."""
+    return f"{variant.name}/seed-{seed}"
+
+
+def planned_runs(study: PlannedStudy, only: Container[str] = ()) -> list[PlannedRun]:
+    """All runs, seed by seed, so that early results compare all variants; raises BadInput.
+
+    `only`: the names of variants whose runs are wanted; empty: all.
+    """
     base = extends.read(study.base)
     if "base" in base.value:
         raise _wrong(study, "base", f"{study.base} is a study, too; name a configuration")
     settings_of: dict[str, Settings] = {}
     defects: dict[str, list[str]] = {}
-    for variant in study.variants:
+    variants = [variant for variant in study.variants if not only or variant.name in only]
+    for variant in variants:
         document = _document(base, (*study.changes, *variant.changes))
         try:
             with plugin_errors_as_bad_input():
-                settings_of[variant.name] = config.understand(document)
+                settings_of[variant.name] = _understood(document)
         except BadInput as error:
             for line in error.lines:
                 defects.setdefault(line, []).append(variant.name)
     if defects:
-        raise ConfigError(*_with_variants(defects, len(study.variants)))
+        raise ConfigError(*_with_variants(defects, len(variants)))
     _check_different(study, settings_of)
-    _check_one_machine(study, settings_of)
     return [
         _planned(study, variant, seed, settings=settings_of[variant.name])
         for seed in study.seeds
-        for variant in study.variants
+        for variant in variants
     ]
 
 
 def _planned(study: PlannedStudy, variant: PlannedVariant, seed: int, settings: Settings) -> PlannedRun:
-    directory = study.out / variant.name / f"seed-{seed}"
+    directory = study.out / run_name(variant, seed)
     name = f"{study.name}-{variant.name}"[: LONGEST_NAME - 20] + f"-{seed}"
     own_settings = replace(settings, seed=seed, run_dir=str(directory), name=name)
     return PlannedRun(variant, seed, own_settings, base=study.base)
@@ -86,6 +107,31 @@ def _document(base_document: Document, changes: Iterable[Change]) -> Document:
     if isinstance(section, dict | None) and "figures" not in (section or {}):
         command_line.put(document, "evaluation.figures", False, source=SourceLocation(1))
     return document
+
+
+def _understood(document: Document) -> Settings:
+    """Returns the settings in a document.
+
+    Machines that only the job of the run will know (`mapping: environment`) have placeholders as addresses.
+    """
+    mapping = document.value.get("mapping")
+    section = mapping if isinstance(mapping, dict) else {"name": mapping}
+    if section.get("name") != "environment":
+        return config.understand(document)
+    alone = copy.deepcopy(document)
+    del alone.value["mapping"]
+    nodes, share = config.understand(alone).graph.make().num_nodes, section.get("nodes_per_machine", 1)
+    if not isinstance(share, int) or share < 1 or nodes % share:
+        raise BadInput.at("mapping.nodes_per_machine", f"{share}: the {nodes} nodes of the graph do not fit")
+    job, machines = find_job(), nodes // share
+    if job is None or len(job.processes) != machines:
+        listed = [{"address": address, "nodes": share} for address in _placeholders(machines)]
+        command_line.put(document, "mapping", {"machines": listed}, source=SourceLocation(1))
+    return config.understand(document)
+
+
+def _placeholders(machines: int) -> list[str]:
+    return [f"machine-{machine}" for machine in range(machines)]
 
 
 def _with_variants(defects: dict[str, list[str]], variants: int) -> list[str]:
@@ -109,13 +155,6 @@ def _check_different(study: PlannedStudy, all_settings: dict[str, Settings]) -> 
             defect = f"the variants '{seen[key]}' and '{name}' have the same settings; leave one out"
             raise _wrong(study, "axes", defect)
         seen[key] = name
-
-
-def _check_one_machine(study: PlannedStudy, all_settings: dict[str, Settings]) -> None:
-    for name, settings in all_settings.items():
-        if (machines := len(settings.mapping.make().machines)) > 1:
-            why = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
-            raise _wrong(study, "base", why)
 
 
 def _wrong(study: PlannedStudy, key: str, defect: str) -> ConfigError:

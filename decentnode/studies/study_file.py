@@ -13,11 +13,13 @@ from decentnode.config import yaml_source
 from decentnode.config.extends import ConfigSource
 from decentnode.config.overrides import Override
 from decentnode.config.paths import expanded
+from decentnode.config.plugin import Plugin
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import check_name
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document
+from decentnode.core.registry import EXECUTORS
 from decentnode.errors import ConfigError, Key
 from decentnode.options import NonNegative, Positive
 from decentnode.studies.axes import Change, Level, PlannedVariant, StudyAxis, combine, label_of, spread_out
@@ -63,6 +65,8 @@ class StudyKeys:
     """Combinations that are left out: one value, or several, of each axis named."""
     jobs: Literal["auto"] | Positive = "auto"
     """Runs at a time; auto: as many as processors and memory carry."""
+    on: Any = "local"
+    """The executor that starts the runs, by its name, or as a mapping with its options."""
     out: str | None = None
     """The directory of all runs; None: runs/NAME."""
     target: float | None = None
@@ -82,15 +86,18 @@ class PlannedStudy:
     """All combinations that are not excluded."""
     seeds: tuple[int, ...]
     jobs: Literal["auto"] | int
+    on: Plugin
+    """What starts the runs."""
     out: Path
     target: float | None
     document: Document
 
     @property
     def copy(self) -> str:
-        """The file as YAML that means the same wherever it is."""
+        """The file as YAML that means the same wherever it is, and wherever the runs are started."""
         moved = {"name": self.name, "base": str(self.base), "out": str(self.out)}
-        return yaml_source.dump({**moved, **{k: v for k, v in self.document.value.items() if k not in moved}})
+        kept = {k: v for k, v in self.document.value.items() if k not in (*moved, "on")}
+        return yaml_source.dump({**moved, **kept})
 
 
 def read_study(source: ConfigSource, overrides: Sequence[Override] = ()) -> PlannedStudy:
@@ -138,6 +145,7 @@ class _StudyParser:
         parsed = self.parser.options((), content, parameters, what="key", known=list(parameters))
         self.document.raise_any()
         assert parsed is not None, "otherwise there was a defect"
+        executor = self.parser.plugin(("on",), EXECUTORS, "local")
         keys = StudyKeys(**parsed)
         name = keys.name or Path(self.document.file).stem
         if not keys.name:
@@ -161,6 +169,7 @@ class _StudyParser:
         changes = tuple(self._change(("set", key), key, value) for key, value in keys.set.items())
         out = self._out(keys.out or f"runs/{name}")
         self.document.raise_any()
+        assert executor is not None, "otherwise there was a defect"
         return PlannedStudy(
             name=name,
             base=keys.base,
@@ -169,6 +178,7 @@ class _StudyParser:
             variants=tuple(variants),
             seeds=seeds,
             jobs=keys.jobs,
+            on=executor,
             out=out,
             target=keys.target,
             document=self.document,

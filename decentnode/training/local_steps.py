@@ -83,6 +83,9 @@ class LocalSteps(ABC):
         """Makes the network that of this model as its last step has left it."""
         self.vector.attach()
 
+    async def left(self) -> None:  # noqa: B027 - only a loop has more to do
+        """Waits, after the last round, until whoever makes the steps has nothing more to report."""
+
     def skip(self, rounds: Sequence[int]) -> None:  # noqa: B027 - only schedules count them
         """Takes note of rounds in which the participant did not take part."""
 

@@ -10,7 +10,11 @@ import secrets
 import subprocess
 import sys
 
-import ray
+try:
+    import ray
+except ModuleNotFoundError:
+    print(f"{sys.argv[0]}: needs a package; run: pip install ray", file=sys.stderr)
+    sys.exit(2)
 
 
 @ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")

@@ -231,9 +231,9 @@ class Ends:
     def array(self) -> list[End]:
         """A study, each of whose tasks is requeued once; the reference of each run is a single one."""
         out, decentnode = self.work / "study", (sys.executable, "-P", "-m", "decentnode")
-        script = answer_of(*decentnode, "sweep", str(self.work / "study.yaml"), f"out={out}", "--slurm")
-        (self.work / "study.sbatch").write_text(f"{script}\n")
-        job = self.submit("--requeue", str(self.work / "study.sbatch"), partition=self.low, name="array-%a")
+        on = f"{{name: slurm, options: [--partition={self.low}]}}"
+        said = answer_of(*decentnode, "sweep", str(self.work / "study.yaml"), f"out={out}", "--on", on)
+        job = said.partition("submitted job ")[2].partition(":")[0]
         waited(lambda: [rounds_of(run) >= BEFORE for run in self.runs_of_study()] == [True] * 2, "an array")
         tasks = [f"{job}_{task}" for task in range(2)]
         answer_of("scontrol", "requeue", ",".join(tasks))
@@ -292,8 +292,11 @@ class Ends:
         return all(found == end.wanted for end, found in ends)
 
 
-def in_a_slurm_of_ours(tools: Path, folder: Path | None, environment: Path, words: Sequence[str]) -> int:
-    """Runs this script as the user of a Slurm that `tools` start; returns its exit code."""
+def in_a_slurm_of_ours(
+    tools: Path, folder: Path | None, environment: Path, words: Sequence[str],
+    script: str = "eval/slurm/ends.py",
+) -> int:  # fmt: skip
+    """Runs a script of this checkout as the user of a Slurm that `tools` start; returns its exit code."""
     own = folder or Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     try:
         if folder is None:
@@ -307,11 +310,11 @@ def in_a_slurm_of_ours(tools: Path, folder: Path | None, environment: Path, word
         owner = (own / "home").stat()
         for path in (checkout, *checkout.rglob("*")):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-        there = 'cd "$1" && export PYTHONPATH="$1" && shift && exec .venv/bin/python eval/slurm/ends.py "$@"'
+        there = 'cd "$1" && export PYTHONPATH="$1" && shift && exec .venv/bin/python "$@"'
         user = (own / "home").owner()
         command = [str(tools / "on.sh"), str(own), "login", "-u", user]
         return subprocess.run(
-            [*command, "sh", "-c", there, "sh", str(checkout), *words], check=False
+            [*command, "sh", "-c", there, "sh", str(checkout), script, *words], check=False
         ).returncode
     finally:
         if folder is None:

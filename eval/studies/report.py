@@ -14,9 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+except ModuleNotFoundError:
+    print(f"{sys.argv[0]}: needs a package; run: pip install selenium", file=sys.stderr)
+    sys.exit(2)
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 300.0

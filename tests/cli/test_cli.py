@@ -482,12 +482,15 @@ def test_tcp_needs_a_port_for_each_process():
     assert needed(0, local) == [link_security.Ports("127.0.0.1", 29600, 6, "communication.base_port")]
 
 
-def test_machine_0_needs_the_meeting_point_too():
+def test_each_of_several_machines_needs_a_port_for_the_launchers_of_the_others_too():
     assert needed(0, TWO_MACHINES) == [
         link_security.Ports("127.0.0.1", 29500, 1, "mapping.rendezvous_port"),
         link_security.Ports("127.0.0.1", 29600, 10, "communication.base_port"),
     ]
-    assert needed(1, TWO_MACHINES) == [link_security.Ports("127.0.0.2", 29600, 6, "communication.base_port")]
+    assert needed(1, TWO_MACHINES) == [
+        link_security.Ports("127.0.0.2", 29500, 1, "mapping.rendezvous_port"),
+        link_security.Ports("127.0.0.2", 29600, 6, "communication.base_port"),
+    ]
 
 
 def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):

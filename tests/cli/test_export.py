@@ -94,7 +94,7 @@ def test_a_run_in_progress_has_its_own_writers(run, export, monkeypatch):
     monkeypatch.setattr(Timeouts, "run_lock", 0.0)
     lock = RunLock(run)
     code, _, message = export(run, "--format", "tensorboard")
-    assert code == 2 and "this run is in progress; stop it first" in message
+    assert code == 2 and "this run is in progress (process " in message
     lock.release()
     assert export(run, "--format", "tensorboard", "folder=shown")[0] == 0
     assert len([*(run / "shown").iterdir()]) == 1

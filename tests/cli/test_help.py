@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = typer.main.get_command(cli.app).commands
 PLACEHOLDERS = {
     "CONFIG", "STUDY", "SCRIPT", "RUN", "FILE", "FOLDER", "NAME", "KIND", "KEY=VALUE", "RANK",
-    "RANKS", "PARTS", "I/N",
+    "RANKS", "PARTS", "EXECUTOR",
 }  # fmt: skip
 RUN_HERE = {"list", "show", "graph", "new", "schema", "doctor"}
 EXAMPLES = {name: (command.epilog or "").split("\n\n")[1:] for name, command in COMMANDS.items()}

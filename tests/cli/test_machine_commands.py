@@ -59,7 +59,7 @@ def test_each_machine_gets_its_command_with_its_ports(printed, two):
     optimizer = "training.optimizer={name: SGD, lr: 0.2}"
     first, command, second, other = printed(optimizer, "machine=1")
     assert first == "# machine 0 (127.0.0.1, ranks 0-2), this host; ports 30550, 30560-30562 are free"
-    assert second == "# machine 1 (127.0.0.2, ranks 3-4), this host; ports 30560-30561 are free"
+    assert second == "# machine 1 (127.0.0.2, ranks 3-4), this host; ports 30550, 30560-30561 are free"
     assert shlex.split(command) == ["decentnode", "run", str(two), optimizer, "machine=0"]
     assert shlex.split(other) == ["decentnode", "run", str(two), optimizer, "machine=1"]
 
@@ -82,7 +82,7 @@ def test_one_machine_needs_one_command(printed):
     alone = "mapping.machines=[{address: 127.0.0.1, nodes: 5}]"
     for starter, start in {
         "run": "decentnode", "torchrun": "torchrun --standalone --nproc-per-node=1 -m decentnode",
-        "srun": "srun --nodes=1 --ntasks-per-node=1 decentnode",
+        "srun": "srun --label --nodes=1 --ntasks-per-node=1 decentnode",
     }.items():  # fmt: skip
         comment, command = printed(alone, "--with", starter)
         assert comment == "# machine 0 (127.0.0.1, ranks 0-4), this host"
@@ -92,11 +92,14 @@ def test_one_machine_needs_one_command(printed):
 def test_one_srun_starts_all_machines_which_find_themselves(printed, monkeypatch):
     lines = printed(ELSEWHERE, "security=none", "--with", "srun")
     assert lines[0] == "# machine 0 (203.0.113.1, ranks 0-2); ports 30550, 30560-30562 must be free"
-    assert lines[2].startswith("srun --nodes=2 --ntasks-per-node=1 decentnode run ") and len(lines) == 3
+    assert (
+        lines[2].startswith("srun --label --nodes=2 --ntasks-per-node=1 decentnode run ") and len(lines) == 3
+    )
     found = {"first": ["203.0.113.1"], "second": ["203.0.113.2"]}
     monkeypatch.setattr(base, "resolve_names", lambda names: {name: found[name] for name in names})
     command = printed(NAMES, "security=none", "--with", "srun")[2]
-    assert command.startswith("srun --nodes=2 --ntasks-per-node=1 --nodelist=first,second decentnode run ")
+    tasks = "srun --label --nodes=2 --ntasks-per-node=1 --nodelist=first,second"
+    assert command.startswith(f"{tasks} decentnode run ")
 
 
 def test_srun_is_refused_where_machines_could_not_find_themselves(refused):

@@ -18,14 +18,15 @@ SECRET = b"0123456789abcdef" * 4
 
 def test_all_machines_derive_the_keys_of_all():
     keys = [derived_credentials(SECRET, machine, 3) for machine in range(3)]
-    assert keys[0].public == keys[1].public == keys[2].public and len({*keys[0].public}) == 3
+    assert keys[0].public == keys[1].public == keys[2].public and len({*keys[0].public}) == 4
+    # One more for a machine that has no index yet.
     assert keys[0].signers == keys[2].signers
     for machine, own in enumerate(keys):
         assert zmq.curve_public(own.own_keys.secret) == own.own_keys.public == own.public[machine]
         signature = vouch(own, "digest", {machine: b"handshake"})
         assert is_vouched(keys[0], machine, "digest", {machine: b"handshake"}, signature)
     # Those of the first machines do not depend on how many there are.
-    assert derived_credentials(SECRET, 0, 2).public == keys[0].public[:2]
+    assert derived_credentials(SECRET, 0, 2).public == keys[0].public[:3]
     assert {*derived_credentials(SECRET[1:], 0, 3).public}.isdisjoint(keys[0].public)
 
 

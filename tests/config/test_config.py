@@ -305,7 +305,9 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
         schema["$defs"]["slowdown"],
     ]
     offered = [section_names(section) for section in in_order_of_registries]
-    assert offered == [set(registry.classes()) for registry in REGISTRIES]
+    # Executors are named in the file of a study.
+    of_runs = [registry for registry in REGISTRIES if registry.kind != "executor"]
+    assert offered == [set(registry.classes()) for registry in of_runs]
 
 
 def test_schema_knows_types_ranges_and_defaults() -> None:

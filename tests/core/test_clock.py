@@ -33,7 +33,7 @@ def test_a_gap_counts_as_one_interval(suspend):
 
 
 def test_nodes_are_not_killed_after_a_suspension_of_their_launcher(suspend):
-    stop = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0}, lambda note, to: None, 20.0)
+    stop = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0}, lambda: False, lambda note, to: None, 20.0)
     suspend(100.0)
     stop.request(min(STOPPED_BY))
     stop.advance()

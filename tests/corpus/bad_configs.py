@@ -276,7 +276,7 @@ ring.edges, directed: true
 
 = mapping:\n
 mapping:\n  name: liner\n
-    | 6 mapping.name | unknown mapping 'liner'; did you mean 'linear'? (known: environment, linear)
+    | 6 mapping.name | unknown mapping 'liner'; did you mean 'linear'? (known: environment, linear, open)
 mapping:\n  hosts: 3\n | 6 mapping.hosts | unknown option of linear (known: machines, rendezvous_port)
 mapping:\n  rendezvous_port: 0\n | 6 mapping.rendezvous_port | must be a whole number > 0 and < 65536, not 0
 mapping:\n  rendezvous_port: 70000\n

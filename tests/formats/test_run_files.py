@@ -99,8 +99,8 @@ def test_every_field_of_every_file_is_documented_and_no_other() -> None:
     assert documented("`records/RANK.jsonl`") == set(RoundRecord.__struct_fields__)
     assert documented("`evaluations.jsonl`") == set(EvaluationRow.__struct_fields__)
     assert documented("`events.jsonl`") == set(Event.__struct_fields__)
-    # What passive adversaries have found, and what failed beside the nodes, is added at the very end.
-    assert documented("`summary.json`") == {*summary(), "attacks", "health"}
+    # What passive adversaries found, what failed beside the nodes, and the code are added at the end.
+    assert documented("`summary.json`") == {*summary(), "attacks", "health", "exit_code"}
 
 
 def test_every_kind_of_event_is_documented_and_no_other() -> None:
@@ -241,24 +241,23 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path, evaluations) -> 
         evaluations.complete({}, observed=False)
     assert [row.ranks for row in evaluations.rows.values()] == [[0]]
     resumed = EvaluationLog(tmp_path / "evaluations.jsonl")
-    resumed.read(is_late=False)
+    resumed.read()
     add(resumed, 2, 14)
     assert resumed.complete({}, observed=False) == []
 
 
-def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
-    """This holds for a machine that joins late, until its first evaluation."""
-    path = tmp_path / "evaluations.jsonl"
-    rows = [EvaluationRow(round, 1.0, {}, {}, {}) for round in (4, 9)]
-    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    evaluations = EvaluationLog(path)
-    evaluations.read(is_late=True)
-    evaluations.discard_from(9)
-    assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4]
+def test_rows_of_another_machine_are_written_once_and_end_the_wait_for_reports(tmp_path, evaluations) -> None:
+    """The coordinator writes them; a machine that comes late gets all of them."""
+    add(evaluations, 0, 4)
+    assert evaluations.complete({}, observed=False)
     add(evaluations, 0, 9)
-    assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
-    evaluations.discard_from(3)
-    assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4, 9]
+    rows = [EvaluationRow(round, 1.0, {}, {}, {}) for round in (4, 9, 14)]
+    assert evaluations.adopt(rows) == rows[1:]
+    assert evaluations.adopt(rows) == []
+    add(evaluations, 2, 14)
+    assert not evaluations.reports and not evaluations.metrics
+    assert evaluations.complete({}, observed=False) == []
+    assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [4, 9, 14]
 
 
 def test_the_summary_has_the_models_of_the_highest_round(evaluations) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from decentnode.results import read_evaluations, read_records
 from tests.integration.running import Run, run_command
+from tests.integration.test_machines import machines
 
 NETS = """
 import os
@@ -46,6 +47,20 @@ class Refuses(nn.Module):
                 time.sleep(600)
             raise MemoryError("no room for this evaluation")
         return inputs
+
+
+class Slow(nn.Module):
+    '''Evaluations of another process begin so many seconds late.'''
+
+    def forward(self, inputs):
+        if not self.training and os.nice(0) > int(os.environ["NICE"]):
+            time.sleep(float(os.environ["SLOW"]))
+        return inputs
+
+
+class Slowed(Model):
+    def build(self, shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Slow())
 
 
 class Refused(Model):
@@ -141,3 +156,25 @@ def test_evaluators_that_end_or_hang_are_replaced_by_the_nodes(folder):
     assert any("no room for this evaluation" in log for log in logs)
     assert rows(run)[-1][0] == 7 and len(run.summary["test"]["accuracy"]) == 4
     assert [*rows(run)[-1][1]["accuracy"]] == [0, 1, 2, 3]
+
+
+def test_machine_0_waits_for_the_last_evaluations_of_the_others(folder):
+    """The nodes and evaluators of machine 0 have long ended."""
+    where = machines(["127.0.0.1", "127.0.0.2"], [2, 2])
+    options = [where, "mapping.rendezvous_port=31310", "communication={name: zeromq, base_port: 31320}"]
+    options += [
+        "model='nets:Slowed'",
+        "evaluation={every: 10, background: 1, figures: false, batch_size: 360}",
+        "failures.deadline=20",
+    ]
+    runs = [
+        Run(
+            folder / f"slowed-{machine}",
+            [*options, f"machine={machine}"],
+            config=folder / "tested.yaml",
+            environment={"NICE": str(os.nice(0)), "SLOW": str(3 * machine)},
+        )
+        for machine in range(2)
+    ]
+    assert [run.wait() for run in runs] == [0, 0], runs[0].story
+    assert [[*row[1]["accuracy"]] for row in rows(runs[0])] == [[0, 1, 2, 3]] * 2

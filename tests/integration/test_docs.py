@@ -91,7 +91,7 @@ def test_tutorial(checkout):
     assert re.search(r"diameter\s+5", printed), "two squares and a bridge"
     for run in ("regular", "ring", "bridge", "two-0", "two-1"):
         assert (checkout / "runs" / run / "summary.json").exists()
-    assert "4 of 8 nodes finished, those of this machine" in (checkout / "machine1.txt").read_text()
+    assert "all 8 nodes finished 10 rounds" in (checkout / "machine1.txt").read_text()
     shown = [line for block in blocks("docs/tutorial.md", "text") for line in block.splitlines() if line]
     assert len(shown) > 60
     # Pictures are not drawn here.

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from decentnode.formats.reader import EvaluationRow, read_evaluations
 from decentnode.node.checkpoint import store as checkpoint
-from tests.integration.running import Run, call, wait_until
+from tests.integration.running import Run, alive, call, wait_until
 from tests.integration.test_machines import machines
 
 ENDLESS = ["rounds=100000", "evaluation.every=0", "sharing=faulty:Paced"]
@@ -122,6 +123,80 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     assert first.summary["lost_nodes"] == {} and first.summary["stopped_nodes"] == 7
     assert first.summary["restarted_nodes"] == {"4": 2, "5": 2, "6": 2}
     assert len({run.summary["run_id"] for run in (first, second, third)}) == 1
+
+
+def start_evaluated(tmp_path, machine: int, port: int, *overrides: str) -> Run:
+    """One of three machines that evaluate and observe; the same command starts it again."""
+    everywhere = [
+        "graph=ring", "graph.nodes=7", "checkpoint.every=10", "evaluation.every=10", MAPPING,
+        f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}",
+        "failures={grace: 1, deadline: 20}", "security=none", f"machine={machine}", "--continue",
+    ]  # fmt: skip
+    limits = LIMITS | {"machine_silent": 3.0}
+    run = Run(tmp_path / f"machine{machine}", [*everywhere, *overrides], limits=limits)
+    run.run_dir /= f"machine-{machine}"
+    return run
+
+
+def evaluated(run: Run) -> list[EvaluationRow]:
+    return read_evaluations(run.run_dir / "evaluations.jsonl")
+
+
+def kill_machine(run: Run) -> int:
+    """Kills the launcher and waits until its nodes have followed; returns the last round of rank 0."""
+    tree = run.tree()
+    run.process.kill()
+    run.process.wait()
+    wait_until(lambda: not any(map(alive, tree)), 30)
+    return run.records(0)[-1].round
+
+
+def wait_for_observations(run: Run, after: int, nodes: int) -> None:
+    """Waits for an evaluation of so many nodes in a later round that has their consensus distance."""
+
+    def has_one() -> bool:
+        rows = (row for row in evaluated(run) if row.round > after)
+        return any(row.consensus_distance is not None and len(row.ranks) == nodes for row in rows)
+
+    wait_until(has_one, 60, lambda: run.story)
+
+
+def test_machine_0_is_killed_and_comes_back_and_all_machines_end_with_everything(tmp_path, started):
+    told = tmp_path / "enough"
+    ends = [f"after_round=[{{name: 'faulty:ends_when_told', path: {told}}}]"]
+    endless = ["rounds=100000", "sharing=faulty:Paced", *ends]
+    runs = [start_evaluated(tmp_path, machine, 30720, *endless) for machine in range(3)]
+    started += runs
+    runs[0].wait_for_round(25)
+    died = kill_machine(runs[0])
+    wait_for_observations(runs[1], died, nodes=5)
+    runs[0] = start_evaluated(tmp_path, 0, 30720, *endless)
+    started.append(runs[0])
+    wait_for_observations(runs[1], evaluated(runs[1])[-1].round, nodes=7)
+    told.touch()
+    assert [run.wait() for run in runs] == [0, 0, 0], runs[1].story
+    summaries = [run.summary for run in runs]
+    assert [summary["finished_nodes"] for summary in summaries] == [7, 7, 7]
+    assert len({summary["model_hash"] for summary in summaries}) == 1
+    assert len({summary["run_id"] for summary in summaries}) == 1
+    assert [summary["restarted_nodes"] for summary in summaries] == [{"0": 1, "1": 1}] * 3
+    rounds = [[row.round for row in evaluated(run)] for run in runs]
+    assert rounds[0] == rounds[1] == rounds[2]
+    assert "the run ends after round" in runs[1].text and "the run ends after" not in runs[0].text
+
+
+def test_machine_0_never_returns_and_the_others_have_all_that_they_did(tmp_path, started):
+    runs = [start_evaluated(tmp_path, m, 30760, "rounds=150", "sharing=faulty:Paced") for m in range(3)]
+    started += runs
+    runs[0].wait_for_round(25)
+    kill_machine(runs[0])
+    assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].story
+    for run in runs[1:]:
+        assert run.summary["finished_nodes"] == 5 and sorted(run.summary["lost_nodes"]) == ["0", "1"]
+        assert [row.round for row in evaluated(run)] == [*range(9, 150, 10)]
+        assert evaluated(run)[-1].ranks == [2, 3, 4, 5, 6]
+        assert evaluated(run)[-1].consensus_distance is not None
+    assert runs[1].summary["model_hash"] == runs[2].summary["model_hash"]
 
 
 @pytest.mark.parametrize("way", ["RaisesAt, rank: 3, round: 5", "HangsInTraining, only: 3, round: 5"])

@@ -127,3 +127,16 @@ def test_several_tasks_on_a_machine_are_refused_in_one_line(tmp_path):
     logs = [path.read_text() for path in tmp_path.glob("tasks.*")]
     line = "srun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
     assert logs == [f"{line}{{name: environment, nodes_per_machine: N}}\n"] * 2
+
+
+def test_a_mistake_in_the_words_of_one_task_ends_the_other(tmp_path):
+    """Their addresses are those of the job, so nobody publishes one."""
+    common = words(tmp_path / "run", 31690, rendezvous(31686))
+    mistaken = [*common, "roudns=5"]
+    tasks = [
+        start_command(tmp_path / f"task.{machine}", *own, **step(machine, 1, f"{os.getpid()}early"))
+        for machine, own in enumerate((common, mistaken))
+    ]
+    assert ended(tasks) == [2, 2]
+    line = "machine 1 (127.0.0.2, ranks 2-3) has ended before the run began: command line: roudns: "
+    assert line in (tmp_path / "task.0").read_text()

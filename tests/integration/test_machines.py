@@ -1,8 +1,11 @@
 """Several machines: network namespaces with addresses of their own, and loopback addresses."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -84,11 +87,12 @@ def deal_keys(tmp_path, mapping: str, graph: str = SEVEN) -> list[Path]:
 
 
 def test_three_machines_with_keys_train_together(network, tmp_path):
-    """Each machine finds its own place; machine 0 ends with everything; models as on one machine."""
+    """Each machine finds its own place, and ends with everything; models as on one machine."""
     runs = start(tmp_path, ["rounds=20"], keys=deal_keys(tmp_path, machines(ADDRESSES, COUNTS)))
     assert [run.wait() for run in runs] == [0, 0, 0], runs[0].text + runs[1].text
     summary = runs[0].summary
-    assert summary["finished_nodes"] == 7
+    assert [run.summary["finished_nodes"] for run in runs] == [7, 7, 7]
+    assert len({run.summary["model_hash"] for run in runs}) == 1
     assert summary["consensus_distance"] > 0 and summary["average_model"]["accuracy"] > 0.9
     assert len({run.summary["run_id"] for run in runs}) == 1
     assert [len(list((run.run_dir / "records").iterdir())) for run in runs] == COUNTS
@@ -108,7 +112,7 @@ def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
     runs[0].process.kill()
     assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].text
     wait_until(lambda: not any(map(alive, tree)), 30)
-    assert [run.summary["finished_nodes"] for run in runs[1:]] == [2, 2]
+    assert [run.summary["finished_nodes"] for run in runs[1:]] == [4, 4]
 
 
 def test_a_missing_machine_is_named(network, tmp_path):
@@ -127,6 +131,34 @@ def test_machines_with_different_configurations_refuse_to_start(network, tmp_pat
         assert "machine 2 (10.77.31.3, ranks 5-6) has another configuration or graph" in run.text
         assert run.text.count("\n") == 2
         assert "\n  training.batch_size: 8; machine 0: 16\n" in run.text
+
+
+@pytest.mark.parametrize("what", ["a mistake", "a signal"])
+def test_machines_of_a_store_that_learn_their_addresses(network, what, tmp_path):
+    """Machine 2 comes never; machine 1 ends while machine 0 waits for its address."""
+    environment = {"DECENTNODE_MACHINES": "3", "DECENTNODE_RENDEZVOUS": f"{ADDRESSES[0]}:31560"}
+    words = ["mapping=null", "graph={name: ring, nodes: 3}", "security=none"]
+    runs = [
+        Run(
+            tmp_path / f"machine{m}",
+            [*words, *(["roudns=5"] if m and what == "a mistake" else [])],
+            environment=environment | {"DECENTNODE_MACHINE": str(m)},
+            namespace=NAMESPACES[m],
+            limits={"early_end": 3.0},
+        )
+        for m in range(2)
+    ]
+    if what == "a signal":
+        # That of machine 0 with machine 1, whose address is hexadecimal here.
+        table = ["ip", "netns", "exec", NAMESPACES[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        wait_until(lambda: b"021F4D0A" in subprocess.run(table, capture_output=True).stdout, 30)
+        # The first connection only shows that the store is there.
+        time.sleep(3.0)
+        os.kill(runs[1].process.pid, signal.SIGTERM)
+    codes = [2, 2] if what == "a mistake" else [4, 143]
+    assert [run.wait(30) for run in runs] == codes, runs[0].story
+    why = "command line: roudns: unknown key" if what == "a mistake" else "it was stopped"
+    assert f"machine 1 has ended before the run began: {why}" in runs[0].text
 
 
 LOOPBACK = machines(["127.0.0.1", "127.0.0.2"], [2, 2])
@@ -215,7 +247,7 @@ def test_a_machine_with_other_keys_is_turned_away(tmp_path):
     )
     assert [run.wait() for run in runs] == [4, 2]
     assert "machine 0 has other keys than this machine" in runs[1].text
-    assert "machine 1 (127.0.0.2, ranks 2-3); connections that were refused: unknown key" in runs[0].text
+    assert "connections that were refused: unknown key" in runs[0].text
 
 
 def test_machines_that_others_can_reach_do_not_start_without_keys(tmp_path):

@@ -70,13 +70,14 @@ def lines(path):
 
 
 def assert_same(runs, straight):
-    """`runs`: one for each machine, machine 0 first."""
-    assert {name: runs[0].summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
-    resumed_rows, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
-    for name in TOGETHER:
-        for ours, theirs in zip(resumed_rows, expected, strict=True):
-            assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
-    assert resumed_rows == expected
+    """`runs`: one for each machine."""
+    for run in runs:
+        assert {name: run.summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
+        resumed_rows, expected = (lines(each.run_dir / "evaluations.jsonl") for each in (run, straight))
+        for name in TOGETHER:
+            for ours, theirs in zip(resumed_rows, expected, strict=True):
+                assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
+        assert resumed_rows == expected
     resumed_rows = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
     assert resumed_rows == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
     assert [verify(run.run_dir) for run in runs] == [[] for _ in runs]
@@ -135,7 +136,7 @@ def test_a_command_that_is_repeated_ends_as_the_run_that_never_was_stopped(tmp_p
             assert "begins again: no round was saved by all nodes" in run.text
             refused = again()
             assert refused.wait(TIMEOUT) == 2
-            assert "this run is in progress; stop it first\n" in refused.text
+            assert ": this run is in progress (process " in refused.text
         os.kill(run.process.pid, signal.SIGKILL)
         assert run.wait(TIMEOUT) == -signal.SIGKILL, run.text
     last = again()
@@ -144,11 +145,36 @@ def test_a_command_that_is_repeated_ends_as_the_run_that_never_was_stopped(tmp_p
     assert_same([last], straight)
     for more, code, line in [
         ([], 0, f"this run has finished all its {ROUNDS} rounds; nothing is left to do"),
-        (["seed=2"], 2, "resume: seed cannot change from 1 to 2, because it would be another run"),
+        (
+            ["seed=2"],
+            2,
+            "seed cannot change from 1 to 2, because it would be another run; "
+            "take another run_dir or DECENTNODE_JOB",
+        ),
     ]:
         repeated = again(*more)
         assert repeated.wait(TIMEOUT) == code
         assert repeated.text.endswith(f"{line}\n") and repeated.text.count("\n") == 1
+
+
+def test_a_run_that_has_lost_nodes_keeps_its_results_when_its_command_is_repeated(tmp_path, config):
+    """Also where more rounds are asked for, and it has to begin again."""
+    words = ["--continue", "sharing={name: 'faulty:RaisesAt', rank: 2}", "rounds=20", "evaluation.every=10"]
+    first = Run(tmp_path / "run", words, config=config)
+    assert first.wait(TIMEOUT) == 3, first.text
+    files = {p: p.read_bytes() for p in first.run_dir.rglob("*") if p.is_file() and p.name != "lock"}
+    repeated = Run(tmp_path / "run", words, config=config)
+    assert repeated.wait(TIMEOUT) == 3
+    line = "has ended with 1 of 4 nodes lost; nothing is left to do; to repeat it, name another run_dir\n"
+    assert repeated.text.endswith(line) and repeated.text.count("\n") == 1
+    assert {p: p.read_bytes() for p in files} == files
+    more = Run(tmp_path / "run", [*words, "rounds=30"], config=config)
+    assert more.wait(TIMEOUT) == 3, more.text
+    aside = first.run_dir / "earlier-1"
+    assert f"begins again: no round was saved by all nodes; the results so far are in {aside}\n" in more.text
+    for name in ("summary.json", "evaluations.jsonl", "records/00000.jsonl"):
+        assert (aside / name).read_bytes() == files[first.run_dir / name]
+    assert len(more.records(0)) == 30
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +390,7 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
     os.kill(runs[asked].process.pid, signal.SIGTERM)
     assert [run.wait(TIMEOUT) for run in runs] == [143, 143], runs[0].text + runs[1].text
     assert runs[0].summary["resumable_round"] >= 30
-    assert [run.summary["stopped_nodes"] for run in runs] == [4, 2]
+    assert [run.summary["stopped_nodes"] for run in runs] == [4, 4]
     codes, resumed = resume(runs)
     assert codes == [0, 0], resumed[0].text + resumed[1].text
     assert resumed[0].summary["run_id"] == resumed[1].summary["run_id"] == runs[0].summary["run_id"]
@@ -435,7 +461,7 @@ def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line)
     run.wait()
     code, line = one_line(run.run_dir, "training.optimizer.lr=0.5")
     assert code == 2
-    assert "resume: training.optimizer.lr cannot change from 0.01 to 0.5" in line
+    assert "training.optimizer.lr cannot change from 0.01 to 0.5" in line
     code, line = one_line(run.run_dir, "rounds=10")
     assert code == 2 and "rounds can only grow; this run has 100000, not 10 (for instance" in line
     for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):

@@ -40,7 +40,7 @@ def test_all_machines_end_after_the_same_round_and_count_as_finished(tmp_path):
     reached, last = ends[0]["reached_round"], ends[0]["last_round"]
     assert [(end["reached_round"], end["last_round"]) for end in ends] == [(reached, last)] * 2
     assert reached < last < 1999
-    assert [run.summary["finished_nodes"] for run in runs] == [4, 2]
+    assert [run.summary["finished_nodes"] for run in runs] == [4, 4]
     assert [run.summary["stopped_nodes"] for run in runs] == [0, 0]
     assert Results(runs[0].run_dir).state == "finished"
     rows = {row.round: row for row in read_evaluations(runs[0].run_dir / "evaluations.jsonl")}

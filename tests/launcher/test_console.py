@@ -228,7 +228,6 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
             3, {"not_finite": {"2": 9, "11": 4}},
             "16 of 16 nodes finished, 2 with a test loss that is not finite",
         ),
-        (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
         (
             0, {"target": TARGET | {"last_round": 24}},
             "all 16 nodes finished at the target, after 25 of 40 rounds",
@@ -262,6 +261,25 @@ def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     summary = SUMMARY | {"finished_nodes": 0, "lost_nodes": {"0": "its process ended with exit code 143"}}
     LiveConsole(output).ended(summary, Path("x"), ExitCode.INTERRUPTED)
     assert "exit code 143" not in output.getvalue()
+
+
+def test_an_end_by_a_signal_says_what_a_repetition_does(output) -> None:
+    nothing = SUMMARY | {"finished_nodes": 0, "run_id": f"{9:016x}"}
+    begins_again = "not saved          a repetition begins again; checkpoint.every saves nodes meanwhile\n"
+    resumed = "resume with        decentnode resume x (from round 23)\n"
+    job = "resume with        submit the same job again (from round 23)\n"
+    for changes, code, repetition, expected in [
+        ({}, 143, "", begins_again),
+        ({}, 3, "", ""),
+        ({"run_id": "0" * 16}, 143, "", ""),  # resumed, and stopped before its start
+        ({"resumable_round": 21}, 143, "", resumed),
+        ({"resumable_round": 21}, 143, "submit the same job again", job),
+        ({"resumable_round": 21}, 3, "submit the same job again", resumed),  # which would be left as it is
+    ]:
+        output.truncate(output.seek(0))
+        LiveConsole(output).ended(nothing | changes, Path("x"), ExitCode(code), (), repetition)
+        told = [line for line in (begins_again, resumed, job) if line in output.getvalue()]
+        assert told == [expected] * bool(expected)
 
 
 def test_refused_messages_are_reported_by_reason_where_there_are_any(output) -> None:

@@ -219,6 +219,14 @@ def test_a_run_that_is_under_way(tmp_path):
         ]
 
 
+def test_what_other_machines_have_reported_has_its_age(tmp_path):
+    far = NodeStatus(3, "running", 39, "", 1.25, [], 0.5, is_here=False)
+    seen = msgspec.structs.replace(STATUS, machines=2, nodes=[STATUS.nodes[0], far])
+    with served(tmp_path, status=lambda _: seen):
+        lines = [*status.report(tmp_path)]
+    assert "slowest: rank 3, 1.2 s ago in round 40; fastest: rank 0, in round 42" in lines
+
+
 def test_of_many_nodes_the_lost_and_the_slowest_have_lines(tmp_path):
     nodes = [NodeStatus(rank, "running", 10 + rank, "training", 1.0, [], 0.5) for rank in range(100)]
     nodes[90] = NodeStatus(90, "lost", 3, "", 80.0, [], None)

@@ -62,10 +62,10 @@ def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
-def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
-    """How the others end only machine 0 learns."""
+def test_a_signal_ends_nothing_when_the_nodes_of_all_machines_have_finished(tmp_path, last, code):
     idle = IdleLauncher(tmp_path, machine=1)
-    idle.launcher._report_dispatcher.dispatch(last)
+    for report in (*(finished(rank) for rank in (0, 1, 3, 4, 5)), last):
+        idle.launcher._report_dispatcher.dispatch(report)
     idle.launcher._graceful_stop.request(signal.SIGTERM)
     assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
 

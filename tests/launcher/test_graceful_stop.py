@@ -27,24 +27,36 @@ def clock(monkeypatch):
 
 
 class Machines:
-    """Launchers whose notes reach each other at once, by way of machine 0, unless one is gone."""
+    """Launchers whose messages reach each other at once, unless one is gone; the first one decides."""
 
     def __init__(self, rounds):
         """`rounds`: for each machine the rounds that its nodes have announced."""
-        self.gone = set()
+        self.gone, self.known_gone = set(), set()
         self.heartbeats, self.all = [], []
         for machine, announced in enumerate(rounds):
             heartbeats = HeartbeatBoard(range(len(announced)))
             for rank, round in enumerate(announced):
                 heartbeats.of(rank).mark(round, Activity.TRAIN)
             self.heartbeats.append(heartbeats)
-            send = self.sender(machine)
-            self.all.append(GracefulStop(heartbeats, machine, lambda: {*range(len(rounds))}, send, DEADLINE))
+            stop = GracefulStop(
+                heartbeats,
+                machine,
+                present=lambda: {*range(len(rounds))},
+                coordinates=lambda machine=machine: machine == self.coordinator,
+                send=self.sender(machine),
+                deadline=DEADLINE,
+            )
+            self.all.append(stop)
+
+    @property
+    def coordinator(self):
+        return min({*range(len(self.all))} - self.known_gone)
 
     def sender(self, machine):
         def send(note, to):
-            targets = [0] if machine else [m for m in range(1, len(self.all)) if to in (None, m)]
-            for target in targets:
+            others = [other for other in range(len(self.all)) if other != machine and to in (None, other)]
+            coordinates = to is not None or machine == self.coordinator
+            for target in others if coordinates else [self.coordinator]:
                 if not {machine, target} & self.gone:
                     self.all[target].take(note)
 
@@ -57,6 +69,13 @@ class Machines:
     @property
     def last_rounds(self):
         return [heartbeats.last_round for heartbeats in self.heartbeats]
+
+
+def stop_of(machine, heartbeats=None, send=lambda note, to: None):
+    """Returns the part of one machine, without the others; machine 0 coordinates."""
+    heartbeats = heartbeats or HeartbeatBoard([0])
+    coordinates = lambda: machine == 0
+    return GracefulStop(heartbeats, machine, lambda: {0, machine}, coordinates, send, DEADLINE)
 
 
 def test_nothing_happens_before_somebody_asks():
@@ -90,7 +109,7 @@ def test_a_node_that_was_about_to_begin_is_counted(clock):
     assert machines.last_rounds == [6]
 
 
-def test_machine_0_does_not_wait_for_ever_for_another(clock):
+def test_the_coordinator_does_not_wait_for_ever_for_another(clock):
     machines = Machines([[4], [9], [6]])
     machines.gone = {1}
     machines.all[0].request(signal.SIGTERM)
@@ -100,7 +119,7 @@ def test_machine_0_does_not_wait_for_ever_for_another(clock):
     assert machines.last_rounds == [6, NO_LAST_ROUND, 6]
 
 
-def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
+def test_without_an_answer_a_machine_decides_for_its_own_nodes(clock):
     machines = Machines([[4], [9, 8]])
     machines.gone = {0}
     machines.all[1].request(signal.SIGTERM)
@@ -112,8 +131,21 @@ def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     assert machines.last_rounds == [NO_LAST_ROUND, 9]
 
 
-def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(clock):
-    """Else its nodes would end after a round of its own, and machine 0 name a later one."""
+def test_when_the_coordinator_has_gone_the_next_one_decides_for_all(clock):
+    machines = Machines([[4], [7], [9]])
+    machines.gone = {0}
+    machines.all[2].request(signal.SIGTERM)
+    for _ in range(40):
+        clock[0] += Timeouts.decision / 30
+        if clock[0] > 100.0 + Timeouts.machine_silent:
+            machines.known_gone = {0}
+        machines.advance()
+    assert machines.last_rounds == [NO_LAST_ROUND, 9, 9]
+    assert machines.all[1].signal is signal.SIGTERM
+
+
+def test_who_was_asked_first_lets_the_coordinator_decide_while_a_third_is_silent(clock):
+    """Else its nodes would end after a round of its own, and the coordinator name a later one."""
     machines = Machines([[6], [4], [5], [9]])
     machines.gone = {3}
     machines.all[1].request(signal.SIGTERM)
@@ -139,20 +171,20 @@ def test_a_machine_that_missed_the_decision_hears_it_again():
     sent = []
     heartbeats = HeartbeatBoard([0])
     heartbeats.of(0).mark(3, Activity.TRAIN)
-    zero = GracefulStop(heartbeats, 0, lambda: {0}, lambda note, to: sent.append((note, to)), DEADLINE)
+    zero = stop_of(0, heartbeats, send=lambda note, to: sent.append((note, to)))
     zero.take(Pause(signal.SIGTERM, 8))
     zero.take(StopRequest(2, signal.SIGTERM, 5))
     assert sent == [(Pause(signal.SIGTERM, 8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
-    zero = GracefulStop(HeartbeatBoard([0]), 0, lambda: {0}, lambda note, to: None, DEADLINE)
+    zero = stop_of(0)
     zero.take(StopRequest(1, 9, 4))
     assert zero.signal is signal.SIGTERM
-    stop = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0, 1}, lambda note, to: None, DEADLINE)
+    stop = stop_of(1)
     stop.take(Pause(int(signal.SIGINT)))
     assert stop.signal is signal.SIGINT
-    two = GracefulStop(HeartbeatBoard([0]), 2, lambda: {0, 2}, lambda note, to: None, DEADLINE)
+    two = stop_of(2)
     two.take(Pause(int(signal.SIGHUP)))
     assert two.signal is signal.SIGHUP
 

@@ -31,17 +31,22 @@ from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.messages import (
     DECODER,
     RUN_STARTS,
+    Arrived,
     CheckpointsCommitted,
+    EvaluationRows,
     Join,
     PartialDistance,
     Pause,
+    Presence,
     Refuse,
     RelayedReports,
     Start,
     StopRequest,
     VectorPiece,
+    Wait,
 )
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from decentnode.mapping.reachability import REFUSED
 from tests.support.launchers import LauncherThreads, join_of, mapping_of
 from tests.support.processes import free_ports
 from tests.support.reported import report_to
@@ -162,7 +167,7 @@ class TestRendezvous:
         monkeypatch.setattr(Timeouts, "refusal", 0.3)
         with LauncherThreads(3) as launchers:
             present = [launchers.start(0, 1.2), launchers.start(1, 6.0)]
-            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            absent = f"timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5); machine 2: {REFUSED}"
             assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
 
     @pytest.mark.slow
@@ -170,7 +175,8 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             port = launchers.mapping.rendezvous_port
             assert refusal(launchers.start(1, 0.3)) == (
-                f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+                "timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at "
+                f"tcp://127.0.0.1:{port}: the machine answers, but no process listens at this port"
             )
 
     @pytest.mark.parametrize(
@@ -235,7 +241,7 @@ class TestRendezvous:
             both = launchers.start(0, is_stopped=stopped.is_set), launchers.start(1)
             time.sleep(0.3)
             stopped.set()
-            assert refusal(both[0]) == "stopped"
+            assert refusal(both[0]) == "the run was stopped on machine 0"
             assert refusal(both[1]) == "machine 0: the run was stopped on machine 0"
 
     def test_a_stop_ends_the_waiting_elsewhere(self):
@@ -244,11 +250,51 @@ class TestRendezvous:
             assert refusal(launchers.start(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
         assert time.monotonic() - began < 3.0
 
+    def test_the_end_of_one_is_the_end_of_all_unless_enough_are_left(self, monkeypatch):
+        monkeypatch.setattr(Timeouts, "refusal", 0.1)
+        line = "machine 1 (127.0.0.2, ranks 2-3) has ended before the run began: it was stopped"
+        for start, least in (("all", None), ("at_least 4", [1])):
+            with LauncherThreads(3, start, grace=30.0) as launchers:
+                gone = threading.Event()
+                host, first = launchers.start(0), launchers.start(1, is_stopped=gone.is_set)
+                launchers.wait_for(1)
+                gone.set()
+                assert refusal(first) == "the run was stopped on machine 1"
+                if least is None:
+                    assert refusal(host) == line
+                else:
+                    last = launchers.start(2)
+                    launchers.wait_for(2)
+                    failures = launchers.rendezvous_of[0]._failures
+                    launchers.rendezvous_of[0]._failures = replace(failures, grace=0.0)
+                    assert last.result(10.0).absent == host.result(10.0).absent == least
+
+    def test_what_ends_before_the_others_are_there_ends_them_when_they_come(self, monkeypatch, capsys):
+        line = "machine {} ({}) has ended before the run began: no dataset"
+        places = ["127.0.0.1, ranks 0-1", "127.0.0.2, ranks 2-3"]
+        for machine in range(2):
+            with LauncherThreads(2) as launchers:
+                join = join_of(machine)
+                early = Rendezvous(launchers.mapping, machine, join, None, launchers.failures)
+                ending = launchers._pool.submit(early.part, Refuse("no dataset", is_bad_input=True))
+                time.sleep(0.3)
+                teller = "machine 0: " if machine == 0 else ""
+                with pytest.raises(BadInput) as found:
+                    launchers.start(1 - machine).result(10.0)
+                assert str(found.value) == teller + line.format(machine, places[machine])
+                ending.result(3.0)
+                early.close()
+            assert "ends before the run begins: no dataset; the other mach" in capsys.readouterr().out
+
     def test_a_machine_that_is_started_twice_is_refused_and_the_first_stays(self):
         with LauncherThreads(3) as launchers:
             zero, first = launchers.start(0), launchers.start(1)
             time.sleep(0.3)
-            twin = Rendezvous(launchers.mapping, 1, join_of(1))
+            zero_, one, two = launchers.mapping.machines
+            elsewhere = Linear(
+                (zero_, replace(one, listen="127.0.0.9"), two), launchers.mapping.rendezvous_port
+            )
+            twin = Rendezvous(elsewhere, 1, join_of(1))
             with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already"):
                 twin.meet({}, 5.0, lambda: False)
             twin.close()
@@ -258,7 +304,7 @@ class TestRendezvous:
     def test_a_machine_of_another_job_is_refused_and_the_own_one_awaited(self):
         with LauncherThreads(2) as launchers:
             zero = launchers.start(0, job="Slurm job 5.0")
-            for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job of torchrun or Slurm")):
+            for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job")):
                 stranger = Rendezvous(launchers.mapping, 1, join_of(1, job=job))
                 refused = (
                     f"^machine 0: machine 1 is of another job: {named}; this port has one of Slurm job 5.0$"
@@ -272,9 +318,8 @@ class TestRendezvous:
 
     def leave(self, launchers, machine, gone, future):
         """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
-        gone.set()
+        launchers.kill(machine, gone)
         refusal(future)
-        launchers.rendezvous_of[machine].close()
         host, limit = launchers.rendezvous_of[0], time.monotonic() + 1.0
         while machine in host._joins and time.monotonic() < limit:
             host.last_received[machine] -= 10 * Timeouts.machine_left()
@@ -348,9 +393,8 @@ class TestRendezvous:
             host, gone = launchers.start(0), threading.Event()
             first = launchers.start(1, is_stopped=gone.is_set, handshakes={2: b"old", 3: b"old"})
             time.sleep(0.3)
-            gone.set()
+            launchers.kill(1, gone)
             assert refusal(first) == "the run was stopped on machine 1"
-            launchers.rendezvous_of[1].close()
             time.sleep(0.3)
             second, limit = launchers.start(1, handshakes={2: b"new"}), time.monotonic() + 10
             # Were the last one heard before it, the start would go to where the first one answered.
@@ -427,17 +471,18 @@ class TestRendezvous:
             context.term()
         assert message == f"{endpoint} is in use by another program (key mapping.rendezvous_port)"
 
-    def test_notes_travel_both_ways_after_the_start(self):
+    def test_messages_travel_between_all_machines_after_the_start(self):
         notes = [
             RelayedReports(1, [RoundProgress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
             VectorPiece(1, 4, 2, 0, b"\0" * 16),
             PartialDistance(1, 4, 2, 0.5),
         ]
-        with LauncherThreads(2) as launchers:
-            first, second = launchers.meet()
-            for note in notes:
-                assert second.send(note) == len(msgspec.msgpack.encode(note))
-            assert receive(first, len(notes)) == notes
+        with LauncherThreads(3) as launchers:
+            first, second, third = launchers.meet()
+            for receiver, machine in ((first, 0), (third, 2)):
+                for note in notes:
+                    assert second.send(note, machine) == len(msgspec.msgpack.encode(note))
+                assert receive(receiver, len(notes)) == notes
             first.send(VectorPiece(0, 4, 0, 0, b"\1" * 16), 1)
             assert receive(second, 1) == [VectorPiece(0, 4, 0, 0, b"\1" * 16)]
 
@@ -445,44 +490,76 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             first, second = launchers.meet()
             for turn in range(3):
-                second._channel._socket.disconnect(second._endpoint)
-                second._channel._socket.connect(second._endpoint)
-                second.send(RelayedReports(1, [FINISHED]))
+                second.send(RelayedReports(1, []), 0)
+                assert receive(first, 1) == [RelayedReports(1, [])]
+                second._channel._outboxes[0].disconnect(launchers.endpoint)
+                second._channel._outboxes[0].connect(launchers.endpoint)
+                second.send(RelayedReports(1, [FINISHED]), 0)
                 assert receive(first, 1) == [RelayedReports(1, [FINISHED])], turn
                 first.send(CheckpointsCommitted(turn, -1), 1)
                 assert receive(second, 1) == [CheckpointsCommitted(turn, -1)]
 
-    def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
-        with LauncherThreads(2) as launchers:
-            first, second = launchers.meet()
+    def test_nobody_says_anything_in_the_name_of_another_machine(self):
+        with LauncherThreads(3) as launchers:
+            first, second, _ = launchers.meet()
             for note in (
-                Pause(15, 3),
-                CheckpointsCommitted(3, 1),
-                Pause(15),
-                VectorPiece(0, 3, 0, 0, b"mean"),
+                Pause(15, 3, machine=2),
+                CheckpointsCommitted(3, 1, machine=2),
+                Arrived(2, Presence(1, 1)),
+                EvaluationRows(2, []),
+                VectorPiece(2, 3, 0, 0, b"mean"),
                 StopRequest(1, 15, 3),
             ):
-                second.send(note)
+                second.send(note, 0)
             assert receive(first, 1) == [StopRequest(1, 15, 3)]
-            assert first.refused == {"another start": 4}
+            assert first.refused == {"identity": 5}
+
+    def test_no_answer_comes_unasked(self):
+        """A machine that listens answers on the connection of who asks."""
+        with LauncherThreads(3) as launchers:
+            first, second, _ = launchers.meet()
+            for answer in (Wait([]), Refuse("no", machine=1), Start(7, late=1, machine=1)):
+                second.send(answer, 0)
+            assert receive(first, 1, seconds=0.3) == []
+            assert first.refused == {"another start": 3}
+
+    def test_a_run_is_begun_by_machine_0_alone(self):
+        with LauncherThreads(3) as launchers:
+            first = launchers.start(1)
+            second = launchers.channel(2, bound=tcp_endpoint("127.0.0.3", launchers.mapping.rendezvous_port))
+            assert second.wait(10.0)
+            join, limit = second.receive(), time.monotonic() + 10.0
+            for start in (Start(7), Start(7, machine=2)):
+                second.answer(msgspec.msgpack.encode(start), join.launcher)
+            rendezvous = launchers.rendezvous_of[1]
+            while rendezvous.refused.total() < 2 and time.monotonic() < limit:
+                time.sleep(0.01)
+            second.close()
+            both = launchers.start(0), launchers.start(2)
+            assert len({future.result(10.0).run_id for future in (first, *both)}) == 1
+            assert rendezvous.refused == {"identity": 2}
 
     def test_junk_at_the_meeting_point_disturbs_nothing(self):
         with LauncherThreads(2) as launchers:
             host = launchers.start(0)
-            context = zmq.Context()
-            stranger = context.socket(zmq.DEALER)
-            stranger.connect(tcp_endpoint("127.0.0.1", launchers.mapping.rendezvous_port))
+            stranger = launchers.channel(1)
             nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
             elsewhere = msgspec.msgpack.encode(join_of(7, digest="f" * 64))
             itself = msgspec.msgpack.encode(join_of(0, digest="f" * 64))
             no_text = msgspec.msgpack.encode(Refuse("no")).replace(b"no", b"n\xff")
             for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself, no_text):
-                stranger.send(content)
-            stranger.send_multipart([b"a", b"b", b"\xc1"])
-            time.sleep(0.2)
+                stranger.send(content, 0)
+            stranger._outbox(0).send_multipart([b"a", b"b", b"\xc1"])
+            nameless = zmq.Context.instance().socket(zmq.DEALER)
+            nameless.connect(launchers.endpoint)
+            nameless.send_multipart([b"", msgspec.msgpack.encode(join_of(1, digest="f" * 64))])
+            rendezvous, limit = launchers.rendezvous_of[0], time.monotonic() + 2.0
+            while rendezvous.refused.total() < 9 and time.monotonic() < limit:
+                time.sleep(0.01)
             ids = {host.result(10.0).run_id for host in (host, launchers.start(1))}
-            stranger.close(0)
-            context.term()
+            stranger.close()
+            nameless.close(0)
+            assert rendezvous.refused == {"note": 5, "identity": 2, "frame count": 2}
         assert len(ids) == 1
 
 
@@ -499,7 +576,7 @@ class TestAtLeast:
     def test_with_less_nobody_begins(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.1)
         with LauncherThreads(3, "at_least 5") as launchers:
-            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            absent = f"timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5); machine 2: {REFUSED}"
             assert [refusal(f) for f in (launchers.start(0, 1.0), launchers.start(1, 8.0))] == [
                 absent,
                 f"machine 0: {absent}",
@@ -525,22 +602,16 @@ class TestAtLeast:
 class TestLate:
     """A Join after the start."""
 
-    def welcome(self, launchers, objection="", count=1):
-        """Answers the machines that come, as machine 0; returns which were admitted."""
-        host, admitted, limit = launchers.rendezvous_of[0], [], time.monotonic() + 10.0
-        while len(admitted) < count and time.monotonic() < limit:
-            for note in host.receive(timeout=0.1):
-                if isinstance(note, Join) and host.is_newcomer(note.machine):
-                    admitted.append(host.admit(note, 1, [2], objection, seconds=12.5))
-        return admitted
-
     def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
         with LauncherThreads(3, "at_least 2") as launchers:
             start = launchers.start(0, handshakes={0: b"zero"}).result(10.0)
-            late = launchers.start(1)
-            assert self.welcome(launchers) == [True]
+            late, host = launchers.start(1), launchers.rendezvous_of[0]
+            welcome(launchers)
             agreed = late.result(10.0)
-            assert not launchers.rendezvous_of[0].is_newcomer(1)
+            assert host.is_newcomer(1), "it may not have received the answer"
+            launchers.rendezvous_of[1].send(Arrived(1, Presence(1, 1)), 0)
+            assert receive(host, 1) == [Arrived(1, Presence(1, 1))]
+            assert not host.is_newcomer(1)
         assert (agreed.run_id, agreed.late, agreed.absent, agreed.handshakes) == (start.run_id, 1, [2], {})
         assert (start.seconds, agreed.seconds) == (0.0, 12.5)
 
@@ -548,7 +619,7 @@ class TestLate:
         with LauncherThreads(2, "at_least 2") as launchers:
             start = launchers.start(0).result(10.0)
             late = launchers.start(1, run_id=f"{start.run_id:016x}", offers={2: [5], 3: [5]})
-            assert self.welcome(launchers) == [True]
+            welcome(launchers)
             assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
 
     @pytest.mark.parametrize(
@@ -565,20 +636,19 @@ class TestLate:
             first, second = launchers.start(0), launchers.start(1)
             first.result(10.0), second.result(10.0)
             wrong = launchers.start(2, **change)
-            assert self.welcome(launchers) == [False]
+            welcome(launchers)
             assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {difference}"
             launchers.rendezvous_of[2].close()
             right = launchers.start(2)
-            assert self.welcome(launchers) == [True]
+            welcome(launchers)
             assert right.result(10.0).late == 1
-            assert launchers.rendezvous_of[1].receive(timeout=0.2) == []
 
     def test_it_learns_after_which_round_the_run_continued(self):
         past = {"run_id": "0" * 15 + "7", "incarnation": 1}
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
             late = launchers.start(1, **past, offers={2: [9], 3: [9]})
-            assert self.welcome(launchers) == [True]
+            welcome(launchers)
             start = late.result(10.0)
         assert (start.late, start.incarnation, start.round) == (1, 2, 4)
 
@@ -586,27 +656,25 @@ class TestLate:
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             host = launchers.rendezvous_of[0]
-            wire = zmq.Context()
-            old = wire.socket(zmq.DEALER)
-            old.connect(tcp_endpoint(launchers.mapping.address(0), launchers.mapping.rendezvous_port))
-            old.send(msgspec.msgpack.encode(RelayedReports(1, [])))
+            old = launchers.channel(1)
+            old.start = b"another start"
+            old.send(msgspec.msgpack.encode(RelayedReports(1, [])), 0)
             limit = time.monotonic() + 5.0
             while not host.refused and time.monotonic() < limit:
                 assert host.receive(timeout=0.1) == []
             assert host.refused == {"another start": 1}
             late = launchers.start(1)
-            assert self.welcome(launchers) == [True]
+            welcome(launchers)
             assert late.result(10.0).late == 1
-            launchers.rendezvous_of[1].send(RelayedReports(1, []))
+            launchers.rendezvous_of[1].send(RelayedReports(1, []), 0)
             assert receive(host, 1) == [RelayedReports(1, [])]
-            old.close(0)
-            wire.term()
+            old.close()
 
     def test_an_objection_is_reported(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             late = launchers.start(1)
-            assert self.welcome(launchers, "machine 1 has finished") == [False]
+            welcome(launchers, "machine 1 has finished")
             assert refusal(late) == "machine 0: machine 1 has finished"
 
     def test_those_that_were_there_from_the_start_are_none(self):
@@ -615,8 +683,70 @@ class TestLate:
             assert not host.is_newcomer(1)
 
 
-def receive(rendezvous, count):
-    notes, limit = [], time.monotonic() + 5.0
+class TestMachine0ComesAgain:
+    """It is the meeting point, and finds that the run goes on without it."""
+
+    @pytest.fixture
+    def launchers(self, monkeypatch):
+        """Three machines after the start, the first of which has ended."""
+        monkeypatch.setattr(Timeouts, "machine_twin", 0.5)
+        with LauncherThreads(3) as launchers:
+            launchers.meet()
+            launchers.rendezvous_of[0].close()
+            yield launchers
+
+    def test_it_joins_late_as_another_machine_does(self, launchers):
+        run_id = launchers.rendezvous_of[1]._start.run_id
+        again = launchers.start(0)
+        welcome(launchers, machine=1)
+        start = again.result(10.0)
+        assert (start.run_id, start.late, start.machine) == (run_id, 1, 1)
+        launchers.rendezvous_of[0].send(Arrived(0, Presence(1, 1)), 2)
+        assert Arrived(0, Presence(1, 1)) in receive(launchers.rendezvous_of[2], 9, seconds=0.5)
+
+    @pytest.mark.parametrize(
+        "answer", [{"objection": "no"}, {"objection": "no", "waits": True}], ids=["refusal", "wait"]
+    )
+    def test_it_begins_no_second_run_although_its_own_nodes_are_enough(self, launchers, answer):
+        launchers.failures = replace(launchers.failures, start="at_least 2")
+        again = launchers.start(0)
+        welcome(launchers, machine=1, **answer)
+        time.sleep(0.5)
+        assert not again.done()
+        welcome(launchers, machine=1)
+        assert again.result(10.0).late == 1
+
+    def test_it_begins_without_the_others_when_their_run_has_ended(self, launchers, monkeypatch):
+        launchers.failures = replace(launchers.failures, start="at_least 2")
+        monkeypatch.setattr(Timeouts, "machine_left", lambda late=0.0: 0.5)
+        again = launchers.start(0)
+        welcome(launchers, "the run was asked to stop", machine=1)
+        assert (again.result(10.0).late, again.result().absent) == (0, [1, 2])
+
+    def test_why_it_cannot_take_part_is_in_the_line_at_the_deadline(self, launchers, monkeypatch):
+        monkeypatch.setattr(Timeouts, "refusal", 0.1)
+        again = launchers.start(0, 1.0)
+        welcome(launchers, "machine 0 has finished", machine=1)
+        assert refusal(again) == (
+            "timed out after 1 s waiting for machine 1 (127.0.0.2, ranks 2-3); "
+            "machine 2 (127.0.0.3, ranks 4-5); a machine with a run in progress says: machine 0 has finished"
+        )
+
+
+def welcome(launchers, objection="", machine=0, waits=False):
+    """Answers the next machine that comes, as the coordinator."""
+    host, limit = launchers.rendezvous_of[machine], time.monotonic() + 10.0
+    start = Start(0, absent=[2], late=1, presences={machine: Presence()}, seconds=12.5, machine=machine)
+    while time.monotonic() < limit:
+        for note in host.receive(timeout=0.1):
+            if isinstance(note, Join) and host.is_newcomer(note.machine):
+                host.admit(note, start, objection, waits)
+                return
+    raise AssertionError("nobody has come")
+
+
+def receive(rendezvous, count, seconds=5.0):
+    notes, limit = [], time.monotonic() + seconds
     while len(notes) < count and time.monotonic() < limit:
         notes += rendezvous.receive(timeout=0.1)
     return notes

@@ -29,7 +29,7 @@ from decentnode.launcher.observer import observer as module
 from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.membership import MembershipTable
-from decentnode.launcher.state.messages import PartialSum, VectorAck
+from decentnode.launcher.state.messages import MeanVector, PartialSum, VectorAck
 from tests.integration.running import wait_until
 from tests.support.reported import dispatcher_of
 
@@ -261,7 +261,10 @@ def test_two_machines_put_their_sums_together():
             models = vectors(4, seed=round)
             pair.show(round, models)
             pair.first.expect_next(round, models)
-    assert pair.second.observer.observations.empty()
+    none = [pair.second.next() for _ in range(3)]
+    assert [(seen.round, seen.nodes, seen.consensus_distance) for seen in none] == [
+        (round, 0, None) for round in range(3)
+    ], "so rows that the coordinator does not send wait for nothing"
 
 
 def test_rounds_that_few_or_none_published_hold_nothing_up():
@@ -302,7 +305,6 @@ def test_a_machine_that_is_gone_is_not_waited_for():
     with ObserverPair() as pair:
         pair.first.show_all(0, models[:2])
         pair.first.observer.machines = {0}
-        pair.second.observer.is_alone = True
         pair.first.expect_next(0, models[:2])
 
 
@@ -311,7 +313,7 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
     with ObserverPair() as pair:
         pair.second.observer.is_late = True
         pair.first.observer.machines = {0}
-        pair.first.observer.expect({0, 1})
+        pair.first.observer.expect({0, 1}, 0)
         pair.first.show_all(0, models[:2])
         pair.first.expect_next(0, models[:2])
         pair.second.show_all(1, models[2:], ranks=(2, 3))
@@ -339,29 +341,48 @@ def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch
         assert pair.first.next().nodes == 4
 
 
-def test_without_machine_0_nodes_are_allowed_to_continue():
+def test_without_the_others_a_machine_observes_its_own_models():
     """Each `show` asserts that there is room for another vector."""
     with Machine((2, 3), 1) as machine:
-        machine.observer.is_alone = True
+        machine.observer.expect({1}, 1)
+        machine.observer._newcomers.clear()
         for round in range(3):
-            machine.show_all(round, torch.ones(2, ELEMENTS), ranks=(2, 3))
-    assert machine.observer.error is None and machine.observer.observations.empty()
+            models = vectors(2, seed=round)
+            machine.show_all(round, models, ranks=(2, 3))
+            machine.expect_next(round, models)
 
 
-def test_what_is_observed_continues_when_machine_0_reports_again():
-    models = vectors(4)
-    with ObserverPair() as pair:
-        standing_clock(pair.first, pair.second)
-        pair.second.observer.is_alone = True
-        pair.show(0, models)
-        wait_until(lambda: 0 in pair.second.observer._concluded, 30)
-        pair.second.observer.is_alone = False
-        pair.show(1, models)
-        while (observation := pair.first.next()).round < 1:
-            pass
-        end_waits(pair.first, pair.second)
-    assert observation.nodes == 4
-    assert observation.consensus_distance == pytest.approx(distance(models), rel=1e-12)
+class TestNextCoordinator:
+    """Machine 0 falls silent while a round is open."""
+
+    def test_a_machine_sends_its_sum_and_its_distance_again(self):
+        sent, models = [], vectors(2)
+        with Machine((4, 5), 2, send=sent.append) as machine:
+            machine.observer.machines = {0, 1, 2}
+            machine.show_all(0, models, ranks=(4, 5))
+            wait_until(lambda: sent, 30)
+            machine.observer.expect({1, 2}, 1)
+            wait_until(lambda: len(sent) == 2, 30)
+            total = models.double().sum(0).numpy()
+            assert sent == [PartialSum(2, 0, 2, total.tobytes())] * 2
+            machine.observer.take(MeanVector(0, (total / 2).tobytes()))
+            wait_until(lambda: len(sent) == 3, 30)
+            assert (sent[2].machine, sent[2].count) == (2, 2)
+            assert sent[2].distance / 2 / np.linalg.norm(total / 2) == pytest.approx(distance(models))
+
+    def test_the_next_one_makes_the_mean_of_the_models_that_are_left(self):
+        models = vectors(4)
+        with ObserverPair() as pair:
+            pair.first.observer.machines = {0, 1, 2}
+            pair.show(0, models)
+            wait_until(lambda: len(pair.sent) == 1, 30)
+            # What machine 1 is to its observer, machine 0 is here: the other one that is left.
+            pair.first.observer.expect({0, 1}, 1)
+            pair.second.observer.machines = {0, 1}
+            pair.second.observer.send = pair.first.observer.take
+            pair.first.observer.send = pair.second.observer.take
+            pair.second.observer.expect({0, 1}, 1)
+            pair.second.expect_next(0, models)
 
 
 def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():

@@ -23,17 +23,27 @@ LAST_WORDS = {
 
 @pytest.fixture
 def idle(tmp_path):
-    """Of machine 1, which has rank 2 alone."""
-    return IdleLauncher(tmp_path, machine=1)
+    """Of machine 1, which has rank 2 alone; the nodes of the others have finished."""
+    idle = IdleLauncher(tmp_path, machine=1)
+    for rank in (0, 1, 3, 4, 5):
+        idle.launcher._report_dispatcher.dispatch(Finished(rank, ROUNDS, "", 0, 0, 0.0))
+    return idle
 
 
 @pytest.mark.parametrize("word", LAST_WORDS.values(), ids=LAST_WORDS)
 def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(idle, word):
     idle.launcher._report_dispatcher.dispatch(word)
-    assert idle.launcher.membership.active == {0, 1, 3, 4, 5}
     assert idle.launcher._unresolved(), "what the node has sent may still be on its way"
     idle.launcher._report_dispatcher.dispatch(Exited(idle.launcher.experiment.home[2], 0))
     assert not idle.launcher._unresolved()
+
+
+def test_a_launcher_watches_on_for_the_nodes_of_other_machines(tmp_path):
+    """It may have to decide for them, and its summary has them."""
+    idle = IdleLauncher(tmp_path, machine=1)
+    for report in (LAST_WORDS["finished"], Exited(idle.launcher.experiment.home[2], 0)):
+        idle.launcher._report_dispatcher.dispatch(report)
+    assert idle.launcher._unresolved()
 
 
 def test_a_last_node_that_failed_is_there_again_when_its_process_is_restarted(idle):

@@ -25,18 +25,23 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
+from decentnode.formats.reader import EvaluationRow
+from decentnode.launcher import launcher as launcher_module
 from decentnode.launcher.cluster.several_machines import RELAY_INTERVAL
 from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.membership import MemberState
 from decentnode.launcher.state.messages import (
+    Arrived,
     CheckpointsCommitted,
+    EvaluationRows,
     Join,
     MeanVector,
     PartialDistance,
     PartialSum,
     Pause,
+    Presence,
     RelayedReports,
     Start,
     StopRequest,
@@ -64,7 +69,13 @@ class IdleLauncher:
         self.machine, self.inbox, self.sent = machine, [], []
         self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            taken=[], expect=lambda machines: setattr(self.launcher._observer, "machines", machines)
+            taken=[],
+            error=None,
+            is_alive=lambda: False,
+            observations=queue.SimpleQueue(),
+            expect=lambda *expected: vars(self.launcher._observer).update(
+                zip(("machines", "coordinator"), expected, strict=True)
+            ),
         )
         self.launcher._observer.take = self.launcher._observer.taken.append
         for kind in (PartialSum, PartialDistance, MeanVector, VectorAck):
@@ -72,6 +83,7 @@ class IdleLauncher:
         self.launcher.run_id = 1
         self.launcher.membership.start()
         self.launcher.membership.pids = {0: os.getpid()}
+        self.launcher._cluster._presences = dict.fromkeys(range(3), Presence())
         self.rendezvous = self.launcher._cluster._rendezvous
         self.rendezvous.receive, self.rendezvous.send = self._receive, self._send
         self.launcher._cluster._vector_sender = VectorSender(
@@ -81,16 +93,20 @@ class IdleLauncher:
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
         for note in notes:
-            self.rendezvous.last_received[getattr(note, "machine", 0)] = time.monotonic()
+            self.rendezvous.last_received[note.machine] = time.monotonic()
         return notes
 
-    def _send(self, note, to=None):
-        self.sent.append((note, to))
-        return 1
+    def _send(self, note, *machines):
+        self.sent += [(note, machine) for machine in machines]
+        return len(machines)
 
     def receive(self, *notes):
         self.inbox += notes
         self.launcher._exchange_with_machines()
+
+    def silence(self, machine, seconds=Timeouts.machine_silent + 1):
+        self.rendezvous.last_received[machine] -= seconds
+        self.receive()
 
     def state(self, rank):
         return self.launcher.membership.members[rank].state
@@ -137,28 +153,31 @@ def test_a_launcher_reports_for_its_own_nodes_alone(idle, report, reason):
     assert idle.events.count('"refused"') == 1
 
 
-def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_path):
+def test_the_coordinator_too_is_believed_about_its_own_nodes_alone(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     processes = idle.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
     idle.launcher._incidents.lose([3, 4, 5], "gone")
     here = min(idle.launcher.membership.here)
-    idle.receive(
-        RelayedReports(
-            0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(BIG, 1, None, 0)]
-        )
-    )
-    assert idle.state(2) is MemberState.RUNNING
-    assert idle.state(3) is MemberState.RUNNING
+    reports = [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(0, 7, None, 0)]
+    idle.receive(RelayedReports(0, reports))
+    assert (idle.state(2), idle.state(3)) == (MemberState.RUNNING, MemberState.LOST)
+    assert idle.launcher.membership.members[0].round == 7
     assert idle.launcher._cluster.refused == {"identity": 2}
 
 
-def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
+def test_every_machine_knows_of_all_checkpoints_and_the_coordinator_alone_lets_them_go(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
-    idle.receive(RelayedReports(0, [Checkpointed(0, 10)]))
-    retention = idle.launcher._run_state.retention
-    assert not retention.tend([])
-    assert retention.newest_round is None
+    idle.receive(RelayedReports(0, [Checkpointed(0, 10), Checkpointed(1, 10)]))
+    idle.receive(RelayedReports(2, [Checkpointed(rank, 10) for rank in (3, 4, 5)]))
+    idle.launcher._report_dispatcher.dispatch(Checkpointed(2, 10))
+    state, sent = idle.launcher._run_state, []
+    assert state.retention.newest_round == 10
+    state.tend([], False, sent.append)
+    assert sent == []
+    idle.silence(0)
+    state.tend([], idle.launcher._cluster.coordinates, sent.append)
+    assert sent == [CheckpointsCommitted(10, 10, 10, machine=1)]
 
 
 def pieces(idle, machine, count):
@@ -225,7 +244,7 @@ def test_every_round_of_the_run_may_be_announced_also_none(idle, round):
     assert not idle.launcher._cluster.refused
 
 
-def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
+def test_the_coordinator_names_no_last_round_that_the_run_does_not_have(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     idle.receive(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
     assert idle.launcher._heartbeats.last_round == UNDECIDED
@@ -255,13 +274,9 @@ def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(id
 
 
 class TestSilence:
-    def silence(self, idle, machine, seconds=Timeouts.machine_silent + 1):
-        idle.rendezvous.last_received[machine] -= seconds
-        idle.receive()
-
     def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, idle):
         idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        self.silence(idle, 2)
+        idle.silence(2)
         assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
         assert idle.launcher._cluster.present() == {0, 1}
         idle.receive(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
@@ -269,21 +284,21 @@ class TestSilence:
         assert idle.launcher.membership.members[4].error == "ValueError: no"
         assert idle.launcher.membership.members[3].restarts == 0
         assert idle.launcher._cluster.present() == {0, 1, 2}
-        self.silence(idle, 2)
+        idle.silence(2)
         assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 reconnected" in idle.events
 
     def test_what_it_says_when_it_reports_again_counts(self, idle):
-        self.silence(idle, 1)
+        idle.silence(1)
         idle.receive(RelayedReports(1, [Failed(2, "ValueError: no")]))
         assert idle.launcher.membership.members[2].error == "ValueError: no"
-        self.silence(idle, 2)
+        idle.silence(2)
         idle.receive(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0)]))
         assert idle.state(3) is MemberState.FINISHED
         assert idle.launcher.membership.active == {0, 1, 4, 5}
 
     def test_a_launcher_that_was_restarted_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
-        self.silence(idle, 1)
+        idle.silence(1)
         idle.launcher._cluster._take_back([Join(1, "", "", "")])
         assert idle.state(2) is MemberState.LOST
 
@@ -303,11 +318,11 @@ class TestSilence:
         assert observer.machines == {0, 2}
         idle.receive(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0), Failed(5, "no")]))
         assert observer.machines == {0, 2}, "what its last nodes have shown is still on its way"
-        self.silence(idle, 2)
+        idle.silence(2)
         assert observer.machines == {0}
 
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, idle, monkeypatch):
-        self.silence(idle, 1)
+        idle.silence(1)
         assert idle.launcher._cluster.lost == set()
         idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
         assert idle.launcher._cluster.lost == {4}
@@ -326,24 +341,149 @@ class TestSilence:
     def test_no_vectors_are_kept_for_a_silent_machine(self, idle):
         idle.receive(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0)]))
         assert self.contribute(idle, b"first") == [1, 2], "who has finished observes the last round, too"
-        self.silence(idle, 2)
+        idle.silence(2)
         assert self.contribute(idle, b"second") == [1]
         idle.receive(RelayedReports(2, []))
         assert self.contribute(idle, b"third") == [1, 2]
 
-    def test_without_machine_0_no_vectors_are_kept(self, tmp_path):
-        idle = IdleLauncher(tmp_path, machine=1)
+    def test_vectors_are_sent_to_who_coordinates(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=2)
         assert self.contribute(idle, b"first") == [0]
-        self.silence(idle, 0)
-        assert self.contribute(idle, b"second") == []
+        idle.silence(0)
+        assert self.contribute(idle, b"second") == [1]
+        idle.silence(1)
+        assert self.contribute(idle, b"third") == []
 
-    def test_without_machine_0_nothing_is_observed_until_it_reports_again(self, tmp_path):
-        idle = IdleLauncher(tmp_path, machine=1)
-        self.silence(idle, 0)
-        assert idle.launcher._observer.is_alone
-        assert not idle.launcher._cluster.is_left_alone(Timeouts.machine_lost)
+
+class TestCoordinator:
+    """The first machine in the order of arrival that is heard."""
+
+    def test_it_is_the_next_one_when_it_is_silent_and_it_again_when_it_was_only_silent(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=2)
+        cluster, observer = idle.launcher._cluster, idle.launcher._observer
+        idle.receive()
+        assert (cluster.coordinator, observer.coordinator, cluster.coordinates) == (0, 0, False)
+        idle.silence(0)
+        assert (cluster.coordinator, observer.coordinator, cluster.coordinates) == (1, 1, False)
+        idle.silence(1)
+        assert (cluster.coordinator, observer.coordinator, cluster.coordinates) == (2, 2, True)
         idle.receive(RelayedReports(0, []))
-        assert not idle.launcher._observer.is_alone
+        assert cluster.coordinator == 0
+
+    def test_a_machine_that_is_started_again_takes_nothing_over(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=1)
+        idle.receive(Arrived(0, Presence(1, 1)), RelayedReports(0, []))
+        assert idle.launcher._cluster.coordinates
+        assert [*idle.launcher._cluster._presences] == [1, 2, 0]
+
+    def test_a_machine_that_comes_again_loses_its_nodes_which_begin_again_and_learns_of_those_here(
+        self, tmp_path
+    ):
+        idle = IdleLauncher(tmp_path, machine=1)
+        idle.launcher._report_dispatcher.dispatch(RoundProgress(2, 7, 0.5, 10))
+        idle.receive(Arrived(0, Presence(1, 1)))
+        members = idle.launcher.membership.members
+        assert [members[rank].restarts for rank in range(6)] == [1, 1, 0, 0, 0, 0]
+        assert idle.launcher.membership.active == set(range(6))
+        assert (RelayedReports(1, [RoundProgress(2, 7, 0.5, 10)]), 0) in idle.sent
+
+    def test_an_arrival_that_is_said_twice_counts_once(self, idle):
+        idle.receive(Arrived(1, Presence(1, 1)))
+        idle.receive(Arrived(1, Presence(1, 1)))
+        assert [*idle.launcher._cluster._presences] == [0, 2, 1]
+        assert idle.launcher.membership.members[2].restarts == 1
+
+    def test_who_comes_late_does_not_take_a_silent_machine_for_the_coordinator(self, tmp_path, monkeypatch):
+        idle = IdleLauncher(tmp_path, machine=2)
+        start = Start(7, late=1, presences={0: Presence(), 1: Presence(), 2: Presence(1, 1)}, machine=1)
+        monkeypatch.setattr(idle.rendezvous, "meet", lambda *_: start)
+        idle.launcher._cluster.meet({}, 1.0, lambda: False)
+        assert idle.sent == [(Arrived(2, Presence(1, 1)), 0), (Arrived(2, Presence(1, 1)), 1)]
+        assert idle.launcher._cluster.coordinator == 1
+        idle.receive()
+        assert idle.launcher.membership.ranks(MemberState.LOST) == [0, 1]
+
+    def test_it_alone_decides(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=2)
+        retention, taken = idle.launcher._run_state.retention, idle.launcher._observer.taken
+        piece = VectorPiece(1, 3, 0, 0, bytes(8 * idle.launcher.experiment.layout.numel))
+        decisions = [
+            Pause(15, 4, machine=1),
+            CheckpointsCommitted(4, 4, machine=1),
+            EvaluationRows(1, [row(4)], True),
+            piece,
+        ]
+        idle.receive(*decisions)
+        assert not idle.launcher._graceful_stop.is_requested and not taken
+        assert (retention.settled, idle.launcher.evaluations.rows) == (-1, {})
+        idle.silence(0)
+        idle.receive(*decisions)
+        assert idle.launcher._heartbeats.last_round == 4 and len(taken) == 1
+        assert (retention.settled, [*idle.launcher.evaluations.rows]) == (4, [4])
+
+    def test_a_machine_that_missed_the_last_one_a_moment_earlier_is_believed(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=2)
+        idle.silence(0, Timeouts.machine_silent - 1.0)
+        idle.receive(EvaluationRows(1, [row(4)]))
+        assert idle.launcher._cluster.coordinator == 0
+        assert [*idle.launcher.evaluations.rows] == [4]
+
+    def test_what_it_decides_reaches_silent_machines_when_these_are_back(self, idle):
+        idle.silence(2)
+        idle.launcher._cluster.send(Pause(15, 4))
+        assert [to for note, to in idle.sent if note == Pause(15, 4)] == [1, 2]
+
+
+class TestRows:
+    """Evaluations of all nodes, which the coordinator writes for all."""
+
+    def evaluate(self, idle, round):
+        for rank in range(6):
+            idle.launcher.evaluations.add(Published(rank, round, 0.5, 1, 0.1, True))
+            idle.launcher.evaluations.add(Evaluated(rank, round, {"accuracy": 0.5}))
+
+    def rows_sent(self, idle):
+        return [
+            (to, [r.round for r in note.rows], note.is_last)
+            for note, to in idle.sent
+            if isinstance(note, EvaluationRows)
+        ]
+
+    def test_each_row_is_sent_to_all_and_the_last_word_also_without_one(self, idle):
+        self.evaluate(idle, 4)
+        idle.launcher._complete_rows(False)
+        idle.launcher._show_progress(is_last=True)
+        assert self.rows_sent(idle) == [(1, [4], False), (2, [4], False), (1, [], True), (2, [], True)]
+
+    def test_others_write_what_they_are_sent_and_wait_for_the_last_word(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=1)
+        self.evaluate(idle, 4)
+        idle.launcher._complete_rows(False)
+        assert not idle.launcher.evaluations.rows and idle.launcher._awaits_observations()
+        idle.receive(EvaluationRows(0, [row(4)]), EvaluationRows(0, [row(4), row(9)], True))
+        assert [*idle.launcher.evaluations.rows] == [4, 9]
+        assert not idle.launcher.evaluations.reports and not idle.launcher._awaits_observations()
+
+    def test_without_the_last_word_a_machine_writes_what_it_knows(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=1)
+        self.evaluate(idle, 4)
+        idle.launcher._show_progress(is_last=True)
+        assert [*idle.launcher.evaluations.rows] == [4] and self.rows_sent(idle) == []
+
+    def test_who_comes_late_gets_all_rows_in_several_messages(self, idle, monkeypatch):
+        monkeypatch.setattr(launcher_module, "ROWS_TOGETHER", 12)
+        idle.launcher.evaluations.adopt([row(round) for round in range(5)])
+        idle.receive(Arrived(2, Presence(1, 1)))
+        assert self.rows_sent(idle) == [(2, rounds, False) for rounds in ([0, 1], [2, 3], [4])]
+
+    def test_rows_of_rounds_that_the_run_does_not_have_are_refused(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=1)
+        idle.receive(EvaluationRows(0, [row(ROUNDS)]), EvaluationRows(0, [row(-1)]))
+        assert not idle.launcher.evaluations.rows and idle.launcher._cluster.refused == {"range": 2}
+
+
+def row(round):
+    return EvaluationRow(round, 1.0, {"accuracy": {0: 0.5}}, {0: 0.5}, {0: 1})
 
 
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(idle):
@@ -359,7 +499,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), idle.launcher._observer
     observer.finish = lambda: idle.launcher._cluster.contribute(last)
-    observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
+    idle.receive(EvaluationRows(0, [], is_last=True))
     idle.launcher._complete_observations()
     assert last in [note for note, _ in idle.sent]
 

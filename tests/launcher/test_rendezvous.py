@@ -14,7 +14,7 @@ from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
+from decentnode.launcher.cluster.channel import Arrival
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import RelayedReports
 from tests.support.launchers import LauncherThreads, join_of
@@ -131,9 +131,9 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 def test_nobody_reports_for_another_machine():
     with guarded(3) as launchers:
         host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
-        liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
+        liar = launchers.channel(1)
         for note in (join_of(2), RelayedReports(2, []), RelayedReports(0, [])):
-            liar.send(msgspec.msgpack.encode(note))
+            liar.send(msgspec.msgpack.encode(note), 0)
         for future in (host, first):
             with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
                 future.result(15.0)
@@ -147,12 +147,12 @@ def test_a_stranger_is_ignored():
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
         dealer.connect(launchers.endpoint)
-        unknown = LauncherChannel(launchers.endpoint, 1, replace(launchers.keys[1], own_keys=KeyPair.make()))
+        unknown = launchers.channel(1, replace(launchers.keys[1], own_keys=KeyPair.make()))
         content = msgspec.msgpack.encode(RelayedReports(1, []))
         # Its connection may be refused already, and a send then waits for another one.
         with contextlib.suppress(zmq.Again):
             dealer.send(content, zmq.NOBLOCK)
-        unknown.send(content)
+        unknown.send(content, 0)
         assert receive(launchers.rendezvous_of[0]) == []
         counted = refused(launchers.rendezvous_of[0])
         assert counted["unknown key"] == 1 and counted["handshake"] >= 1
@@ -166,7 +166,7 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
     with guarded(2) as launchers:
         host, _ = launchers.meet()
         content = msgspec.msgpack.encode(RelayedReports(1, []))
-        endless = Arrival(content, host._routes[1], 1)
+        endless = Arrival(content, 1, host._launchers[1], host._channel.start)
         monkeypatch.setattr(host._channel, "wait", lambda timeout: True)
         monkeypatch.setattr(host._channel, "receive", lambda: endless)
         assert 100 < len(host.receive()) <= 4 * 256 + 4
@@ -178,11 +178,26 @@ def test_a_message_wakes_who_waits_for_the_descriptors():
         for number in range(3):
             while host.has_messages:
                 host.receive()
-            guest.send(RelayedReports(1, [Stopped(2, number)]))
+            guest.send(RelayedReports(1, [Stopped(2, number)]), 0)
             limit = time.monotonic() + 10.0
             while not host.has_messages:
                 assert ready(host.descriptors, seconds=limit - time.monotonic())
             assert [note.reports for note in host.receive()] == [[Stopped(2, number)]]
+
+
+@pytest.mark.parametrize(("reason", "is_asked"), [("handshake", True), ("frame count", False)])
+def test_a_host_that_refused_keys_asks_for_them_at_its_deadline(monkeypatch, reason, is_asked):
+    monkeypatch.setattr(Timeouts, "refusal", 0.1)
+    with guarded(2) as launchers:
+        host = launchers.start(0, deadline=1.0)
+        limit = time.monotonic() + 5.0
+        while launchers.rendezvous_of[0]._channel is None:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        launchers.rendezvous_of[0].refused[reason] += 20
+        with pytest.raises(StartError, match=f"that were refused: {reason} 20") as caught:
+            host.result(30.0)
+        assert ("(other keys on one side?)" in str(caught.value)) == is_asked
 
 
 @pytest.mark.slow
@@ -194,5 +209,6 @@ def test_who_is_not_on_the_list_learns_it_before_the_deadline():
         with pytest.raises(BadInput, match="machine 0 has other keys than this machine"):
             stranger.result(30.0)
         assert time.monotonic() - began < 30.0
-        with pytest.raises(StartError, match="connections that were refused: unknown key 1"):
+        line = r"connections that were refused: unknown key \d+ \(other keys on one side\?\)"
+        with pytest.raises(StartError, match=line):
             host.result(30.0)

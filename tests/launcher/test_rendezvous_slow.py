@@ -19,8 +19,8 @@ VECTOR = bytes(1_500_000)
 class SlowLink:
     """Carries TCP connections to a port, all of them together at so many bytes per second each way."""
 
-    def __init__(self, port):
-        self._target = port
+    def __init__(self, address, port):
+        self._target = address, port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._ends = []
@@ -30,9 +30,15 @@ class SlowLink:
     def _accept(self):
         while True:
             try:
-                ends = self._server.accept()[0], socket.create_connection(("127.0.0.1", self._target))
+                source = self._server.accept()[0]
             except OSError:
                 return
+            try:
+                ends = source, socket.create_connection(self._target)
+            except OSError:
+                # Nobody receives there yet, so it connects again.
+                source.close()
+                continue
             self._ends += ends
             for turn, (source, target) in zip(self._turns, (ends, ends[::-1]), strict=True):
                 threading.Thread(target=self._forward, args=(source, target, turn), daemon=True).start()
@@ -53,13 +59,16 @@ class SlowLink:
 
 @pytest.fixture
 def pair():
-    """Machines 0 and 1 after the start, that meet over the link."""
+    """Machines 0 and 1 after the start; they reach each other over the link."""
     with guarded(2) as launchers:
-        link = SlowLink(launchers.mapping.rendezvous_port)
-        host, guest = launchers.start(0), launchers.start(1, endpoint=tcp_endpoint("127.0.0.1", link.port))
+        port = launchers.mapping.rendezvous_port
+        links = [SlowLink(address, port) for address in ("127.0.0.1", "127.0.0.2")]
+        ends = [tcp_endpoint("127.0.0.1", link.port) for link in links]
+        host, guest = launchers.start(0, endpoint=ends[1]), launchers.start(1, endpoint=ends[0])
         host.result(20.0), guest.result(20.0)
-        yield launchers.rendezvous_of[0], launchers.rendezvous_of[1]
-        link.close()
+        yield launchers.hear_all()
+        for link in links:
+            link.close()
 
 
 def test_a_machine_that_sends_a_vector_is_not_silent_meanwhile(pair):
@@ -69,7 +78,7 @@ def test_a_machine_that_sends_a_vector_is_not_silent_meanwhile(pair):
         heard, limit, taker, alive = [], time.monotonic() + 30.0, 1 - giver, RelayedReports(giver, [])
         while vector not in heard and time.monotonic() < limit:
             senders[giver].exchange(receive(pair[giver], 0.05), [taker])
-            pair[giver].send(alive)
+            pair[giver].send(alive, taker)
             heard += senders[taker].exchange(receive(pair[taker], 0.05), [giver])
         notes = [note for note in heard if note in (alive, vector)]
         assert notes.count(vector) == 1 and notes[:3] == [alive] * 3

@@ -10,6 +10,7 @@ import pytest
 
 from decentnode.communication.simulated import Simulated
 from decentnode.config import loader as config
+from decentnode.config.loader import load
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.formats import records
@@ -17,15 +18,23 @@ from decentnode.formats.metrics import CLASSIFICATION
 from decentnode.formats.reader import SCHEMA, CodeVersion
 from decentnode.formats.records import cut_back
 from decentnode.launcher.recovery import resume as resuming
-from decentnode.launcher.recovery.resume import ResumePlan, refuse_changes, settings_digest, write_state
+from decentnode.launcher.recovery.resume import (
+    ResumePlan,
+    how_it_is_over,
+    refuse_changes,
+    settings_digest,
+    write_state,
+)
+from decentnode.launcher.start import run_here
 from decentnode.launcher.state import run_directory
 from decentnode.launcher.state.messages import Join, Start
-from decentnode.launcher.state.run_directory import RunLock
+from decentnode.launcher.state.run_directory import RunLock, locked_directory
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.options import MODELS, effect_of
+from tests.integration.running import QUICKSTART
 
 CONFIG = """
 name: trial
@@ -138,7 +147,7 @@ def test_what_decides_when_messages_arrive_may_change_unless_virtual_time_decide
         overrides = [*VIRTUAL, *timed]
         with pytest.raises(BadInput) as caught:
             refuse_changes(config.load(path, overrides), config.load(path, [*overrides, override]))
-        assert f"resume: {key} cannot change from " in str(caught.value)
+        assert f"{key} cannot change from " in str(caught.value)
         assert digest(path, *overrides, override) != digest(path, *overrides)
 
 
@@ -150,7 +159,7 @@ def test_an_option_of_a_transport_that_says_nothing_of_its_effect_counts_as_one_
 def test_what_would_make_another_run_is_refused_by_its_key(path, override, key):
     with pytest.raises(BadInput) as caught:
         refuse_changes(config.load(path), config.load(path, [override]))
-    assert f"resume: {key} cannot change from " in str(caught.value)
+    assert f"{key} cannot change from " in str(caught.value)
 
 
 @pytest.mark.parametrize("override", ["seed=2", "training.optimizer.lr=0.2", "graph.name=chain"])
@@ -158,9 +167,32 @@ def test_checkpoints_of_another_run_have_another_hash(path, override):
     assert digest(path, override) != digest(path)
 
 
-def test_rounds_can_only_grow(path):
-    with pytest.raises(BadInput, match="rounds can only grow; this run has 20, not 19"):
-        refuse_changes(config.load(path), config.load(path, ["rounds=19"]))
+def test_rounds_can_only_grow(tmp_path):
+    begun(tmp_path).lock.release()
+    with pytest.raises(BadInput, match=r"^rounds can only grow; this run has 20, not 19"):
+        ResumePlan(tmp_path, ["rounds=19"])
+
+
+@pytest.mark.parametrize("rounds", [19, 20])
+def test_the_first_command_of_a_run_that_was_extended_is_no_mistake_once_that_has_finished(tmp_path, rounds):
+    begun(tmp_path).lock.release()
+    plan = ResumePlan(tmp_path, settings=config.load(tmp_path / "config.yaml", [f"rounds={rounds}"]))
+    if rounds == 19:
+        with pytest.raises(BadInput, match=r"^rounds can only grow; this run has 20, not 19"):
+            how_it_is_over(plan, 0)
+    (tmp_path / "summary.json").write_text(json.dumps(LOST | {"finished_nodes": 4, "exit_code": 0}))
+    line = f"{tmp_path}: this run has finished all its 20 rounds; nothing is left to do"
+    assert how_it_is_over(plan, 0) == (line, 0)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_change_that_makes_another_run_says_how_that_is_begun(tmp_path, is_repeated):
+    begun(tmp_path).lock.release()
+    remedy = "take another run_dir or DECENTNODE_JOB" if is_repeated else "begin a new run"
+    line = f"^seed cannot change from 1 to 7, because it would be another run; {remedy}$"
+    settings = config.load(tmp_path / "config.yaml", ["seed=7"]) if is_repeated else None
+    with pytest.raises(BadInput, match=line):
+        ResumePlan(tmp_path, ["seed=7"], settings=settings)
 
 
 def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):
@@ -236,6 +268,63 @@ DAMAGED = {
 def test_a_damaged_state_is_one_line_before_anything_changes(tmp_path, key, value):
     with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: {DAMAGED[key][1]}[^\n]*$"):
         begun(tmp_path, **{key: value})
+
+
+LOST = {"schema": SCHEMA, "run_id": f"{9:016x}", "finished_nodes": 3, "rounds": 20, "exit_code": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "code"),
+    [
+        ({}, [], 3),
+        ({"finished_nodes": 4}, [], 3),  # links were lost
+        ({"finished_nodes": 4, "exit_code": 0}, [], 0),
+        ({"exit_code": 4}, [], 4),  # of a machine whose own nodes were lost
+        ({"exit_code": 143}, [], None),
+        ({"exit_code": 130, "finished_nodes": 0}, [], None),
+        ({"finished_nodes": 0, "exit_code": 4}, [], None),
+        ({"exit_code": None}, [], None),  # of an earlier version
+        ({}, ["rounds=30"], None),
+        ({}, ["failures.on_loss=stop"], None),
+    ],
+)
+@pytest.mark.parametrize("machine", [0, 1])
+def test_a_run_is_over_on_all_machines_if_it_has_ended_by_itself(tmp_path, machine, changes, overrides, code):
+    """A machine that was lost has no summary; it sees that of machine 0 beside its own directory."""
+    run_dir = tmp_path / f"machine-{machine}"
+    for folder in {run_dir, tmp_path / "machine-0"}:
+        folder.mkdir()
+    begun(run_dir).lock.release()
+    (tmp_path / "machine-0" / "summary.json").write_text(json.dumps(LOST | changes))
+    settings = config.load(run_dir / "config.yaml", overrides)
+    plan = ResumePlan(run_dir, settings=settings)
+    over = how_it_is_over(plan, machine)
+    assert (over and over[1]) == code
+    if code and changes.get("finished_nodes") != 4:
+        assert over[0].endswith(
+            "has ended with 1 of 4 nodes lost; nothing is left to do; to repeat it, name another run_dir"
+        )
+        assert how_it_is_over(plan, machine, repeats_losses=True) is None
+        plan.refuse_finished(4)
+
+
+def test_results_of_a_run_that_begins_again_are_moved_and_not_removed(tmp_path):
+    past = begun(tmp_path)
+    record(tmp_path, 0, 0, 1)
+    past.begin(Start(run_id=0, round=-1), range(4), past.settings)
+    assert past.aside is None and not (tmp_path / "records" / "00000.jsonl").read_text()
+    for number in (1, 2):
+        record(tmp_path, 0, 0, 1)
+        (tmp_path / "evaluations.jsonl").write_text('{"round": 1}\n')
+        (tmp_path / "summary.json").write_text("{}")
+        (tmp_path / "transcript").mkdir(exist_ok=True)
+        (tmp_path / "transcript" / "00000.key").touch()
+        past.begin(Start(run_id=0, round=-1), range(4), past.settings)
+        assert past.aside == tmp_path / f"earlier-{number}"
+        moved = {str(path.relative_to(past.aside)) for path in past.aside.rglob("*") if path.is_file()}
+        assert moved == {"records/00000.jsonl", "evaluations.jsonl", "summary.json"}
+        assert (tmp_path / "transcript" / "00000.key").exists() and (tmp_path / "records").is_dir()
+        assert not (tmp_path / "summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -363,3 +452,13 @@ def test_nodes_read_what_the_machines_agreed_on(tmp_path):
     assert identity.round == -1
     identity.settle(1 << 61, 3, 17)
     assert (identity.round, identity.stamp.run_id, identity.stamp.incarnation) == (17, 1 << 61, 3)
+
+
+def test_of_two_starts_of_one_name_one_has_the_directory_before_it_binds_a_port(tmp_path, monkeypatch):
+    """Regression: both bound ports, and the second one named a port in use, or other keys."""
+    monkeypatch.setattr(Timeouts, "run_lock", 0.1)
+    first = locked_directory(tmp_path / "runs" / "machine-1")
+    settings = load(QUICKSTART, [f"run_dir={tmp_path / 'runs' / 'machine-1'}", "communication.base_port=1"])
+    with pytest.raises(BadInput, match=r"machine-1: this run is in progress \(process \d+ on .*\); stop it"):
+        run_here(settings, QUICKSTART, (), or_resume=True)
+    first.release()

@@ -11,7 +11,6 @@ from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.state.dispatcher import Dispatcher
-from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.messages import Start
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
@@ -123,23 +122,17 @@ def test_a_late_machine_that_was_there_when_the_run_continued_keeps_what_it_has(
     assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5, 7, 9]
 
 
-def test_what_its_nodes_do_again_goes_and_nothing_for_those_of_others(late, tmp_path):
+def test_what_its_nodes_have_discarded_counts_no_more(late):
     late.begin(Start(7, incarnation=1, late=1))
     for rank in RANKS:
         late.retention.note(rank, 14)
-    log = EvaluationLog(tmp_path / "evaluations.jsonl")
-    log.read(is_late=True)
     reports = Dispatcher()
     late.retention.register(reports)
-    log.register(reports, local=RANKS)
-    reports.dispatch(Rejoined(0, 2))
-    assert (late.retention.newest_round, len(log.rows)) == (14, 5)
     reports.dispatch(Rejoined(2, 6))
     assert late.retention.newest_round is None
-    assert [*log.rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
 
 
-def test_what_all_nodes_were_saved_after_only_machine_0_can_say(late):
+def test_what_all_nodes_were_saved_after_a_late_machine_knows_from_the_coordinator(late):
     for rank in RANKS:
         late.retention.note(rank, 14)
     assert late.saved_by_all is None

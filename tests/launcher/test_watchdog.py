@@ -36,7 +36,7 @@ class Machine:
         monkeypatch.setattr(module, "thread_state", lambda pid: self.states.get(pid, "S"))
         self.heartbeats, n = HeartbeatBoard(list(here)), nodes_per_process
         self.membership = MembershipTable(
-            range(8), {i: tuple(range(i * n, i * n + n)) for i in range(8 // n)}, here, True, self.heartbeats
+            range(8), {i: tuple(range(i * n, i * n + n)) for i in range(8 // n)}, here, self.heartbeats
         )
         self.membership.pids = {position: position for position in range(8 // n)}
         self.membership.start()
@@ -293,6 +293,8 @@ def test_in_a_collective_operation_a_node_waits_for_all_that_are_behind(machine)
     machine.mark(5, RECEIVE, *range(6))
     machine.mark(5, TRAIN, 6)
     machine.mark(6, TRAIN, 7)
+    assert machine.watchdog.waits_for(0) == [], "the others may be its neighbors or not"
+    machine.check()
     assert [machine.watchdog.waits_for(rank) for rank in (0, 6)] == [[6], []]
 
 
@@ -443,7 +445,9 @@ def test_whom_hundreds_of_nodes_wait_for_is_found_in_one_pass(monkeypatch):
     for rank in range(n - 1):
         heartbeats.of(rank).mark(5, RECEIVE)
     heartbeats.of(n - 1).mark(4, TRAIN)
-    watchdog.check(time.monotonic())
+    later = time.monotonic() + 1.0
+    watchdog.check(later)
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     monkeypatch.setattr(HeartbeatSlot, "read", lambda slot: (reads.append(slot), read(slot))[1])
     behind = {}
     assert all(watchdog.waits_for(rank, behind) == [n - 1] for rank in range(n - 1))

@@ -21,6 +21,17 @@ def test_the_job_has_a_secret_of_its_own_and_repeats_one_command(tmp_path):
         "mapping={name: environment, nodes_per_machine: 4}", "graph.nodes=8",
     ]  # fmt: skip
     lines = [line.split("|")[:-1] for line in (tmp_path / "commands").read_text().splitlines()]
-    assert [line[:-1] for line in lines[:2]] == [["--kill-on-bad-exit=0", *command]] * 2
+    assert [line[:-1] for line in lines[:2]] == [
+        ["--label", "--no-kill", "--kill-on-bad-exit=0", *command]
+    ] * 2
     assert len({line[-1] for line in lines}) == 3 and [len(line[-1]) for line in lines] == [64, 64, 5]
-    assert lines[2][:-1] == ["--kill-on-bad-exit=0", "--het-group=0-2", *command]
+    assert lines[2][:-1] == ["--label", "--no-kill", "--kill-on-bad-exit=0", "--het-group=0-2", *command]
+
+
+def test_the_page_and_the_script_name_a_chain_as_slurm_joins_it_and_keep_what_a_crash_leaves():
+    """`--dependency=singleton` joins jobs of one name; a job that loses a machine is killed by default."""
+    script, page = ((ROOT / path).read_text() for path in ("eval/slurm/run.sbatch", "docs/clusters.md"))
+    for text in (script, page):
+        assert "DECENTNODE_JOB=night sbatch --job-name=night --dependency=singleton" in text
+        assert "checkpoint.every" in text and "--no-kill" in text
+    assert "\n#SBATCH --no-kill\n" in script

@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from decentnode.mapping.job import (
     find_job,
     find_series,
     job_of_one_task,
+    repetition,
     seconds_to_stop,
 )
 from decentnode.mapping.job_store import agree
@@ -291,7 +293,7 @@ def test_outside_a_job_and_alone_in_one_nothing_changes(started):
     started(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"))
     assert config.load(QUICKSTART).mapping.name == "linear"
     chosen = config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 16}"])
-    assert settle(chosen).mapping.make() == Linear(one_machine("127.0.0.1", 16), find_job().port(29550))
+    assert settle(chosen)[0].mapping.make() == Linear(one_machine("127.0.0.1", 16), find_job().port(29550))
 
 
 def one_machine(address, nodes):
@@ -303,7 +305,7 @@ def test_machines_of_the_configuration_stay(started):
     listed = "mapping={machines: [{address: 127.0.0.1, nodes: 16}]}"
     settings = config.load(QUICKSTART, [listed])
     assert settings.mapping.name == "linear"
-    assert settle(settings) == settings
+    assert settle(settings) == (settings, "")
 
 
 def test_numbers_that_do_not_fit_the_graph_are_reported_with_their_origin(started):
@@ -319,11 +321,11 @@ def test_numbers_that_do_not_fit_the_graph_are_reported_with_their_origin(starte
 def test_srun_names_its_machines(started):
     started(SRUN)
     small = "graph={name: ring, nodes: 6}"
-    settings = settle(config.load(QUICKSTART, ["run_dir=here", small]))
+    settings, _ = settle(config.load(QUICKSTART, ["run_dir=here", small]))
     machines = settings.mapping.make().machines
     assert [(m.address, m.nodes) for m in machines] == [("a1", 2), ("a2", 2), ("a3", 2)]
     assert (settings.machine, settings.run_dir, settings.mapping.name) == (2, "here/machine-2", "linear")
-    assert settle(config.load(QUICKSTART, [small])).run_dir == "runs/quickstart-77.2/machine-2"
+    assert settle(config.load(QUICKSTART, [small]))[0].run_dir == "runs/quickstart-77.2/machine-2"
 
 
 def test_a_directory_is_a_machines_own_once(tmp_path):
@@ -337,7 +339,7 @@ def test_a_directory_is_a_machines_own_once(tmp_path):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_several_torchruns_on_one_host_get_an_address_each(started, host):
     started(TORCHRUN | {"MASTER_ADDR": host})
-    machines = settle(config.load(QUICKSTART, ["run_dir=here"])).mapping.make().machines
+    machines = settle(config.load(QUICKSTART, ["run_dir=here"]))[0].mapping.make().machines
     assert [machine.address for machine in machines] == ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
 
 
@@ -419,3 +421,19 @@ def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
     assert isinstance(error, StartError)
     assert "torchrun: not all machines published their addresses at 127.0.0.1:" in str(error)
     assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "environ", "expected"),
+    [
+        ("runs/trial-77.2/machine-0", {}, ""),
+        # Another job has another number.
+        ("runs/trial-77.2/machine-0", SRUN, " with DECENTNODE_JOB=77.2"),
+        ("runs/trial-77.2", SRUN, " with DECENTNODE_JOB=77.2"),
+        ("runs/mine/machine-0", SRUN, None),
+        ("runs/trial-night/machine-0", SRUN | {"DECENTNODE_JOB": "night"}, None),
+    ],
+)
+def test_a_repetition_of_a_job_finds_the_folder_of_its_run(run_dir, environ, expected):
+    again = f"submit the same job again{expected or ''}"
+    assert repetition(Path(run_dir), environ) == ("" if expected == "" else again)

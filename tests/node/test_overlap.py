@@ -133,7 +133,7 @@ def test_a_scheme_that_acts_inside_the_local_steps_does_not_overlap():
 
 def test_a_run_that_continues_keeps_its_order(tmp_path):
     settings = [quadratic(tmp_path, overlap).settings for overlap in ("true", "false")]
-    with pytest.raises(BadInput, match=r"resume: communication.overlap cannot change from true to false"):
+    with pytest.raises(BadInput, match=r"communication.overlap cannot change from true to false"):
         refuse_changes(*settings)
     assert config.resolved(settings[0])["communication"] == {"name": "inproc", "overlap": True}
 

@@ -195,6 +195,38 @@ def test_what_is_logged_is_in_the_run_and_steps_of_an_optimizer_count_by_themsel
     ]  # fmt: skip
 
 
+def test_what_is_logged_late_or_in_several_calls_is_not_lost(tmp_path):
+    """The others have left long before, and their launcher has read what they said."""
+
+    def work(node, model, step):
+        for _ in range(4):
+            step()
+            if node.round_ended:
+                time.sleep(0.6 * node.rank * node.is_over)
+                node.log(error=node.rounds)
+                time.sleep(0.6)
+                node.log(other=node.rank)
+
+    run, _ = Loops(tmp_path).run(work, count="optimizer", rounds=2)
+    assert [row.metrics for row in run.rows] == [
+        {"error": dict.fromkeys((0, 1), round), "other": {0: 0.0, 1: 1.0}} for round in (1.0, 2.0)
+    ]
+    assert {name: spread["mean"] for name, spread in run.summary["test"].items()} == {
+        "error": 2.0,
+        "other": 0.5,
+    }
+
+
+def test_more_numbers_than_a_report_has_room_for_are_refused(tmp_path):
+    def work(node, model, step):
+        node.round()
+        with pytest.raises(RunFailed, match="log\\(\\) of 300 numbers after one round needs"):
+            node.log(**{f"error_{index}": 0.0 for index in range(300)})
+
+    run, _ = Loops(tmp_path).run(work, rounds=1)
+    assert run.state == "finished"
+
+
 def test_a_part_of_the_model_is_shared_by_names_by_tensors_or_by_functions(tmp_path):
     def work(node, model, step):
         for _ in range(2):

@@ -271,16 +271,36 @@ if node.rank == 0:
 """
 
 
-def test_a_launched_script_that_is_lost_and_a_stop(tmp_path):
-    """A rank that ends without a word is lost, and a SIGINT ends the others, which save; one never leaves."""
-    script = tmp_path / "loop.py"
-    script.write_text(SCRIPT)
+def launched(tmp_path, script, nodes):
+    """A `decentnode launch` of a script, which is given the folder."""
+    (tmp_path / "loop.py").write_text(script)
     root = str(Path(decentnode.__file__).parents[1])
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "decentnode", "launch", "--nodes", "3", str(script), str(tmp_path)],
+    words = ["launch", "--nodes", str(nodes), str(tmp_path / "loop.py"), str(tmp_path)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "decentnode", *words],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": root, "TMPDIR": str(tmp_path)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
+
+
+def test_a_launched_script_that_is_killed_before_it_has_left_is_lost(tmp_path):
+    """What it may have logged after its last round is lost with it."""
+    script = SCRIPT.partition("    if node.rank == 1")[0] + "    is_on = node.step()\n"
+    script = script.replace("run_dir=", "rounds=3, run_dir=")
+    launcher = launched(tmp_path, f"{script}if node.rank == 1:\n    os._exit(9)\nnode.log(error=1)\n", 2)
+    try:
+        text, _ = launcher.communicate(timeout=LIMIT)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 3, text
+    assert "rank 1 is lost: its process ended with exit code 9 while it took part" in text
+    run = Run(tmp_path / "run")
+    assert run.rows[-1].metrics == {"error": {0: 1.0}} and run.summary["finished_nodes"] == 1
+
+
+def test_a_launched_script_that_is_lost_and_a_stop(tmp_path):
+    """A rank that ends without a word is lost, and a SIGINT ends the others, which save; one never leaves."""
+    launcher = launched(tmp_path, SCRIPT, 3)
     try:
         text = ""
         for line in launcher.stdout:

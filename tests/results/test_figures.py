@@ -210,7 +210,18 @@ def test_a_drawing_process_says_why_it_could_not_draw(tmp_path) -> None:
 
 def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
     monkeypatch.setattr(Timeouts, "drawing", 0.01)
-    assert make_figures(run).problem == "drawing took longer than 0 s and was ended"
+    words = f"drawing took longer than 0 s and was ended; decentnode plot {run} draws them"
+    assert make_figures(run).problem == words
+
+
+def test_drawing_that_a_signal_ends_names_the_command_that_draws(run, monkeypatch, tmp_path) -> None:
+    """As Slurm's signal at the limit of time, which reaches all processes of a job."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -TERM $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    words = f"drawing was ended: killed by signal 15; decentnode plot {run} draws them"
+    assert make_figures(run).problem == words
 
 
 def test_percentiles_of_the_nodes_go_from_the_worst_to_the_best(run) -> None:

@@ -4,20 +4,25 @@ import fcntl
 import json
 from math import isnan
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 import yaml
 
+from decentnode.config.type_check import parameters_of
+from decentnode.core.registry import COMMUNICATIONS, GRAPHS, MAPPINGS, TRAININGS
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import ACCURACY, CLASSIFICATION, LOSS
 from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.formats.records import write_atomically
+from decentnode.mapping.base import Address, ListenAddress, Machine
+from decentnode.options import Port
 from decentnode.results import Run, Study
 from decentnode.results.compare import compare
 from decentnode.results.curves import read_runs
 from decentnode.results.run import RunEntry
-from decentnode.results.study import STUDY_FILE, read_variants
+from decentnode.results.study import PLACES, STUDY_FILE, read_variants
 from decentnode.studies.report.charts import curve_charts
 from decentnode.studies.report.tables import cost_lines, main_table, narrow
 
@@ -209,6 +214,43 @@ def test_runs_of_their_own_are_grouped_by_what_differs(tmp_path):
     assert [(variant.name, variant.axes, len(variant.runs)) for variant in study.variants] == [
         ("gossip", {"sharing.name": "gossip"}, 2), ("choco", {"sharing.name": "choco"}, 1),
     ]  # fmt: skip
+
+
+def test_ports_and_places_make_no_variant_but_an_axis_of_a_sweep_does(tmp_path):
+    """As jobs of Slurm have them: another port and other hosts for each run, and a machine that wrote it."""
+    for seed in range(3):
+        path = make_run(tmp_path / f"seed-{seed}", [(0.5, 0.5)], seed)
+        settings = yaml.safe_load((path / "config.yaml").read_text()) | {
+            "machine": seed % 2,
+            "mapping": {
+                "name": "linear", "rendezvous_port": 29500 + seed,
+                "machines": [{"address": f"n{seed}", "nodes": 2}, {"address": f"m{seed}", "nodes": 2}],
+            },
+            "communication": {"name": "zeromq", "base_port": 29600 + seed},
+            "graph": {"name": "peer_sampler", "port": 30900 + seed, "address": f"n{seed}"},
+        }  # fmt: skip
+        if seed == 2:
+            settings["mapping"]["machines"][1]["nodes"] = 3
+        (path / "config.yaml").write_text(yaml.safe_dump(settings))
+    both, larger = Study(tmp_path).variants
+    assert [len(both.runs), len(larger.runs)] == [2, 1]
+    assert [*both.axes] == ["mapping.machines"] and "n0" not in both.name and "nodes" in both.name
+    for name, run in zip(("near", "far"), both.runs, strict=True):
+        recorded(name, run.seed).save(run.directory)
+    assert [variant.name for variant in Study(*(run.directory for run in both.runs)).variants] == [
+        "near", "far"
+    ]  # fmt: skip
+
+
+def test_every_option_of_our_plugins_that_is_a_port_or_an_address_makes_no_variant():
+    hints, registries = {Port, Address, ListenAddress}, (COMMUNICATIONS, GRAPHS, MAPPINGS, TRAININGS)
+    places = {
+        name
+        for cls in (Machine, *(cls for registry in registries for cls in registry.classes().values()))
+        for name, (hint, _) in parameters_of(cls).items()
+        if not hints.isdisjoint((hint, *get_args(hint)))
+    }
+    assert {"rendezvous_port", "base_port", "address"} <= places <= {*PLACES}
 
 
 def test_compare_puts_seeds_of_a_variant_together(tmp_path, call):

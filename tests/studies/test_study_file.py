@@ -1,25 +1,20 @@
 """A study's file: what it may say, and one line for each thing that is wrong."""
 
 import io
-import json
-import os
-import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from decentnode.core.atomic_files import write_durably
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput
 from decentnode.formats.run import RUNNING
 from decentnode.launcher.dataset_cache import DatasetCache
-from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results.run import Run, RunEntry, read_entry
 from decentnode.studies.axes import label_of, spread_out
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
-from decentnode.studies.sweep import command, slurm
-from decentnode.studies.sweep.directories import WHAT, RunDirectory, RunStatus
+from decentnode.studies.sweep.directories import RunDirectory, RunStatus
 from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import SweepLines
 from decentnode.studies.sweep.sweep import Sweep
@@ -192,8 +187,6 @@ seeds: 0\n | 2 seeds | must be a whole number > 0 or a list of whole numbers >= 
 seeds: [1, 1]\n | 2 seeds | must be different whole numbers, one or more
 set:\n  seed: 3\n | 3 set.seed | the sweep sets seed; use seeds: [...] of the study
 jobs: all\n | 2 jobs | must be 'auto' or a whole number > 0, not 'all'
-set:\n  mapping: {machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]}\n
-    | 1 base | a sweep runs on one machine, and base is for 2; list one in mapping.machines
 axes:\n  rounds: {to: 5, step: 1}\n | 3 axes.rounds.from | missing; it must be a number
 axes:\n  rounds: {from: 3, to: 3, count: 2}\n
     | 3 axes.rounds | a range with a count has two different ends, not twice 3
@@ -260,59 +253,9 @@ def test_the_command_refuses_before_anything_starts(study, tmp_path, call):
     assert call("sweep", "s.yaml") == (2, "", full)
     words = "--only round-3/seed-0: unknown run; did you mean 'rounds-3/seed-0'?\n"
     assert call("sweep", "s.yaml", "--only", "round-3/seed-0") == (2, "", words)
-    words = "--part 3/2: must be i/n, such as 1/4 on the first of four machines\n"
-    assert call("sweep", "s.yaml", "--part", "3/2") == (2, "", words)
-
-
-def test_a_second_sweep_of_a_study_is_refused_and_parts_are_not(study, tmp_path, call, monkeypatch):
-    monkeypatch.setattr("decentnode.core.timeouts.Timeouts.run_lock", 0.1)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "study.yaml").write_text("")
-    study("out: out\n")
-    lock = RunLock(tmp_path / "out", WHAT)
-    words = f"{tmp_path}/out: a sweep of this study is in progress; stop it first\n"
-    assert call("sweep", "s.yaml") == (2, "", words)
-    lock.release()
-    part = RunLock(tmp_path / "out", WHAT, shared=True)
-    RunLock(tmp_path / "out", WHAT, shared=True).release()
-    assert call("sweep", "s.yaml") == (2, "", words)
-    part.release()
-
-
-def test_every_nth_run_is_a_part():
-    request = command.SweepRequest(ROOT / "configs" / "studies" / "quick.yaml", part="2/4")
-    runs = planned_runs(read_study(request.source))
-    assert [run.name for run in request.select(runs)] == ["choco/seed-0", "exact_diffusion/seed-1"]
-
-
-def test_a_slurm_array_has_a_task_for_each_run(study):
-    planned = study("axes: {rounds: [3, 4]}\nseeds: 2\nout: here\n")
-    text = slurm.script(planned, planned_runs(planned)[1:], "decentnode sweep s.yaml 'out=a b'")
-    assert "#SBATCH --array=0-2\n" in text and "#SBATCH --cpus-per-task=16\n" in text
-    assert "runs=(\n    rounds-4/seed-0\n    rounds-3/seed-1\n    rounds-4/seed-1\n)\n" in text
-    last = text.splitlines()[-1]
-    assert last.endswith("-m decentnode sweep s.yaml 'out=a b' --only \"${runs[$SLURM_ARRAY_TASK_ID]}\"")
-
-
-@pytest.mark.parametrize("name", ["a b", "a'b", "$(touch x)", "a#b", "a%jb", "\u00e4;id", "`id`"])
-def test_no_name_of_a_directory_becomes_words_of_a_batch_script(study, name):
-    """As Slurm 22.05 reads such a line: quotes as in a shell, and fields behind %."""
-    planned = study(f"seeds: 1\nout: {json.dumps(name)}\n")
-    lines = slurm.script(planned, planned_runs(planned), "decentnode sweep s.yaml").splitlines()
-    (output,) = [line for line in lines if "--output" in line]
-    path = name.replace("%", "%%")
-    assert shlex.split(output.removeprefix("#SBATCH ")) == [
-        f"--output={planned.out.parent}/{path}/slurm-%A_%a.log"
-    ]
-
-
-@pytest.mark.parametrize("name", ["a\nid", "a\rid", "a\x1b[2J", "a\\b"])
-def test_a_name_that_sbatch_cannot_read_is_refused_in_one_line(study, name):
-    planned = study(f"seeds: 1\nout: {json.dumps(name)}\n")
-    with pytest.raises(
-        BadInput, match=r"^out: '.*': sbatch reads no directory of that name, .* \(out=\.\.\.\)$"
-    ):
-        slurm.script(planned, planned_runs(planned), "decentnode sweep s.yaml")
+    known = "(known: dask, local, ray, slurm, submitit)"
+    words = f"command line: on: unknown executor 'slrm'; did you mean 'slurm'? {known}\n"
+    assert call("sweep", "s.yaml", "--on", "slrm") == (2, "", words)
 
 
 def test_runs_of_two_tasks_on_one_machine_did_not_have_it_alone(tmp_path, study, monkeypatch):
@@ -339,15 +282,3 @@ def test_runs_of_two_tasks_on_one_machine_did_not_have_it_alone(tmp_path, study,
     assert [read_entry(path).alone for path in paths] == [True, True, False, True]
     monkeypatch.setattr(Run, "state", RUNNING)
     assert sweep(paths[3:])._shared_with_others(own)
-
-
-def test_sbatch_gets_the_array_on_its_input(tmp_path, monkeypatch):
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/job\necho Submitted batch job 7\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert slurm.submit("#!/bin/bash\n") == "Submitted batch job 7"
-    assert (tmp_path / "job").read_text() == "#!/bin/bash\n"
-    sbatch.write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
-    with pytest.raises(RunFailed, match="sbatch: no such partition"):
-        slurm.submit("")

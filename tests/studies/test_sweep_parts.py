@@ -87,7 +87,7 @@ def test_what_is_done_and_what_is_to_do(study):
         checkpoint.write_text("{}")
     assert broken.status is RunStatus.RESUMABLE
     broken.log.write_text("log\n")
-    broken.move_aside("interrupted")
+    broken.move_aside("interrupted", broken.take())
     assert broken.status is RunStatus.NEW
     assert sorted(path.name for path in broken.path.parent.iterdir()) == [
         "seed-0.interrupted-1", "seed-0.interrupted-1.log"

@@ -39,8 +39,8 @@ RUNS = [f"{variant}/seed-{seed}" for seed in range(2) for variant in ("gossip", 
 class Sweep:
     """One `decentnode sweep`, started at once."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.output = folder / "sweep.out"
+    def __init__(self, folder: Path, *words: str, output: str = "sweep.out") -> None:
+        self.output = folder / output
         self.process = start_command(
             self.output, "sweep", str(folder / "study.yaml"), *words, cwd=folder,
         )  # fmt: skip
@@ -121,6 +121,24 @@ def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, 
     assert {entry["variant"] for entry in entries} == {"gossip", "push_sum"}
     third = Sweep(tmp_path, "seeds=[0, 7]")
     assert third.wait() == 0 and "nothing to do" in third.text
+
+
+def test_two_sweeps_share_the_runs_and_one_goes_on_with_what_a_killed_one_leaves(tmp_path, study):
+    out = study(rounds=150)
+    first = Sweep(tmp_path)
+    wait_until(lambda: has_rounds(out / RUNS[0], 5), TIMEOUT, lambda: first.text)
+    second = Sweep(tmp_path, output="second.out")
+    waits = f"{RUNS[0]}: process {first.process.pid} on "
+    wait_until(lambda: waits in second.text, TIMEOUT, lambda: second.text)
+    changed = Sweep(tmp_path, "set.training.batch_size=4", output="changed.out")
+    assert changed.wait() == 2, changed.text
+    assert "was made with other settings: training.batch_size was" in changed.text
+    assert done(out) == [] or first.process.poll() is None
+    first.process.kill()
+    assert second.wait() == 0, second.text
+    assert f"4 of {len(RUNS)} runs done" in second.text
+    for name in RUNS:
+        assert rounds_in(out / name) == whole(150), name
 
 
 def test_the_forecast_of_memory_is_what_runs_take_however_nodes_share_processes(tmp_path, study):

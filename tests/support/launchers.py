@@ -6,8 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from msgspec.structs import replace
 
 from decentnode.config.settings import FailureSettings
+from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.state.messages import Join
+from decentnode.launcher.state.messages import Join, RelayedReports
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.processes import free_ports
 
@@ -33,6 +34,7 @@ class LauncherThreads:
         self.mapping, self.keys = mapping_of(count, nodes), keys
         self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
         self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
+        """Where machine 0 receives."""
         self.rendezvous_of: dict[int, Rendezvous] = {}
         self._pool = ThreadPoolExecutor(count)
 
@@ -46,16 +48,43 @@ class LauncherThreads:
         """
         guard = keys or (self.keys[machine] if self.keys else None)
         rendezvous = Rendezvous(self.mapping, machine, join_of(machine, **changes), guard, self.failures)
-        rendezvous._endpoint = endpoint or rendezvous._endpoint
+        if endpoint is not None:
+            rendezvous.endpoint = lambda other: endpoint
         self.rendezvous_of[machine] = rendezvous
         return self._pool.submit(rendezvous.meet, handshakes or {}, deadline, is_stopped)
 
     def meet(self):
         """Starts all machines and waits until they have met; returns the rendezvous of each."""
-        machines = range(len(self.mapping.machines))
-        for future in [self.start(machine) for machine in machines]:
+        for future in [self.start(machine) for machine in range(len(self.mapping.machines))]:
             future.result(10.0)
-        return [self.rendezvous_of[machine] for machine in machines]
+        return self.hear_all()
+
+    def hear_all(self):
+        """Waits until each has heard each, so what they asked before the start is read; returns all."""
+        launchers = [self.rendezvous_of[machine] for machine in range(len(self.mapping.machines))]
+        for launcher in launchers:
+            for other in launchers:
+                if other is not launcher:
+                    launcher.send(RelayedReports(launcher.machine, []), other.machine)
+        for launcher in launchers:
+            heard, limit = {launcher.machine}, time.monotonic() + 10.0
+            while len(heard) < len(launchers) and time.monotonic() < limit:
+                messages = launcher.receive(timeout=0.1)
+                heard |= {message.machine for message in messages if isinstance(message, RelayedReports)}
+            assert len(heard) == len(launchers), f"machine {launcher.machine} has heard {heard} alone"
+        return launchers
+
+    def channel(self, machine, keys=None, bound=""):
+        """Returns the sockets of another launcher of a machine, or of whoever says that it is one."""
+        bound = bound or f"tcp://{self.mapping.address(machine)}:*"
+        endpoint = Rendezvous(self.mapping, machine, join_of(machine)).endpoint
+        return LauncherChannel(endpoint, bound, machine, keys or (self.keys[machine] if self.keys else None))
+
+    def kill(self, machine, gone):
+        """Ends a machine, which `gone` stops, without a word to the others."""
+        rendezvous = self.rendezvous_of[machine]
+        rendezvous._send_end = lambda *_: rendezvous.close()
+        gone.set()
 
     def wait_for(self, machine):
         """Waits until machine 0 knows that this one has come."""

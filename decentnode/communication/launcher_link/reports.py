@@ -42,7 +42,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class RoundProgress(RoundReport, frozen=True, tag="progress"):
-    """The last round that a node has done; its launcher, which reads it in memory, sends it to machine 0."""
+    """The last round that a node has done; its launcher, which reads it in memory, sends it to all."""
 
     loss: float | None
     bytes_sent: int

@@ -58,9 +58,12 @@ def derived(secret: bytes, purpose: str) -> bytes:
 
 
 def derived_credentials(secret: bytes, machine: int, machines: int) -> Credentials:
-    """Returns the credentials of a machine; all machines derive the same public keys."""
-    pairs = [_pair(secret, index) for index in range(machines)]
-    signing = [derived(secret, f"ed25519 of machine {index}") for index in range(machines)]
+    """Returns the credentials of a machine; all machines derive the same public keys.
+
+    One more pair, of index `machines`, is that of a machine which has no index yet.
+    """
+    pairs = [_pair(secret, index) for index in range(machines + 1)]
+    signing = [derived(secret, f"ed25519 of machine {index}") for index in range(machines + 1)]
     public = [Ed25519PrivateKey.from_private_bytes(one).public_key().public_bytes_raw() for one in signing]
     return Credentials(
         machine, pairs[machine], tuple(pair.public for pair in pairs), signing[machine], tuple(public)

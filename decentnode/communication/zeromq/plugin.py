@@ -156,9 +156,9 @@ class ProcessCommunication(Communication):
 
     def tcp_endpoint(self, directory: ProcessDirectory, process: int) -> str:
         """Where this process reaches another: its machine's address, and base_port + its number there."""
-        host = directory.processes[process]
-        address = host.own if directory.co_located(process) and host.own else host.address
-        return tcp_endpoint(address, self.base_port + host.index)
+        return tcp_endpoint(
+            directory.address_of(process), self.base_port + directory.processes[process].index
+        )
 
     def _endpoint_of(self, directory: ProcessDirectory, process: int) -> str:
         if directory.co_located(process) and self.local != "tcp":

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
+from decentnode.launcher.state.messages import RUN_STARTS, Join, Presence, Start
 from decentnode.mapping.base import Mapping
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 
@@ -16,7 +16,7 @@ MOST_NAMED = 5
 def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start:
     """Returns the start of a new run, or of one that resumes after the newest round that all ranks have.
 
-    `joins`: what each machine that is here has said; those of machine 0 decide whether a run is resumed.
+    `joins`: what each machine that is here has said; a run is resumed where one of them has it.
     Raises BadInput where no round suits all.
     """
     joins = dict(sorted(joins.items()))
@@ -24,7 +24,11 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
     of_ranks = [(r, join) for machine, join in joins.items() for r in mapping.ranks_of(machine)]
     handshakes = {r: join.handshakes[r] for r, join in of_ranks if r in join.handshakes}
     signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
-    start = Start(secrets.randbits(62) + 1, handshakes, signatures=signatures, absent=absent)
+    addresses = {machine: join.address for machine, join in joins.items() if join.address}
+    start = Start(
+        secrets.randbits(62) + 1, handshakes, signatures=signatures, absent=absent, addresses=addresses,
+        presences=dict.fromkeys(joins, Presence()),
+    )  # fmt: skip
     resumed = next((join.run_id for join in joins.values() if join.run_id), "")
     if not resumed:
         return start

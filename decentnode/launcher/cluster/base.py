@@ -12,7 +12,6 @@ from math import inf
 import msgspec
 
 from decentnode.communication.launcher_link.reports import Report
-from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import Contribution, Join, LauncherMessage, Start
@@ -57,15 +56,30 @@ class Cluster(ABC):
         return None
 
     def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
+        """Sends to a machine, or to the coordinator, or from there to all; returns the bytes. Never waits."""
         return 0
 
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Where machines are reached, if the configuration does not say it."""
+        return {}
+
+    @property
+    def coordinator(self) -> int:
+        """The machine that decides for all: it was here first of those that are heard."""
+        return 0
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this machine decides for all."""
+        return True
+
     def relay(self, report: Report) -> None:
-        """Keeps a report of this machine for machine 0, until the next exchange."""
+        """Keeps a report of this machine for the others, until the next exchange."""
         return None
 
     def relay_progress(self, ranks: Iterable[int]) -> None:
-        """Has the progress of these nodes of this machine sent to machine 0 with the next reports."""
+        """Has the progress of these nodes of this machine sent to the others with the next reports."""
         return None
 
     def contribute(self, contribution: Contribution) -> None:
@@ -86,16 +100,16 @@ class Cluster(ABC):
         """Ranks that need no checkpoint: lost, and not merely silent for a while."""
         return self.membership.lost
 
-    def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
-        """Whether machine 0 has been silent for that many seconds."""
-        return False
-
     def flush_contributions(self) -> None:
         """Sends the last contributions of the observer."""
         return None
 
     def conclude(self) -> None:
-        """Sends machine 0 what it may not know yet of the ends of nodes here."""
+        """Sends the others what they may not know yet of the ends of nodes here."""
+        return None
+
+    def part(self, error: BaseException) -> None:
+        """Tells the machines that have not met what ends this one, and waits a while for those to come."""
         return None
 
     def close(self) -> None:

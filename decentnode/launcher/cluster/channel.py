@@ -1,9 +1,11 @@
-"""The socket between launchers: machine 0 binds it, the others connect to it."""
+"""The sockets between launchers: each binds one to receive, and connects one to each other to send."""
 
 import errno
 import os
+import struct
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import zmq
@@ -18,9 +20,8 @@ MOST_BYTES = 16 << 20
 """The largest message accepted: room for the handshakes of all nodes, or a full pipe of reports."""
 WAITING_MESSAGES = 16
 """Messages per connection that this process queues for reading; more wait at the sender."""
-UNSENT_MESSAGES = 64
-"""Messages per connection that machine 0 queues for a slow receiver; later ones are dropped."""
-ID_BYTES = 15
+UNSENT_MESSAGES = 1000
+"""Messages per connection that a launcher queues for a slow receiver; later ones are dropped."""
 FAILED_HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -28,6 +29,8 @@ FAILED_HANDSHAKES = (
 )
 MOST_HANDSHAKES = 4
 """Failed handshakes after which machine 0 is taken to have other keys."""
+ROUTE = struct.Struct("!BI11s")
+"""A byte that is not zero, because libzmq has those, the machine, and a random part."""
 
 
 @dataclass(frozen=True)
@@ -35,67 +38,102 @@ class Arrival:
     """One message, not decoded yet."""
 
     content: bytes
-    route: bytes = b""
-    """The route for answers; empty on machines that only talk to machine 0."""
-    machine: int | None = None
-    """The machine whose key authenticated it; None on plain links."""
+    machine: int
+    """The sender; where links are guarded its key has proved it."""
+    launcher: bytes = b""
+    """The launcher that sent it: a machine that is started again has another one. Empty for an answer."""
+    start: bytes = b""
+    """The start of the run that it belongs to; empty before the start."""
 
 
 class LauncherChannel:
-    """The link of one launcher; all calls come from one thread.
+    """The links of one launcher; all calls come from one thread.
 
-    With keys, machine 0 admits only listed machines, and the others connect only to machine 0.
+    With keys, it admits only listed machines, and connects only to them.
     """
 
-    def __init__(self, endpoint: str, machine: int, credentials: Credentials | None) -> None:
-        """Binds or connects; raises BadInput for a port that another program has taken, and StartError."""
+    def __init__(
+        self, endpoints: Callable[[int], str], bound: str, machine: int, credentials: Credentials | None
+    ) -> None:
+        """`endpoints`: where each machine receives; `bound`: where this one does.
+
+        Raises BadInput for a port that another program has taken, and StartError.
+        """
         self.refused: Counter[str] = Counter()
         """Refused connections, by reason."""
         self.is_refused = False
         """Machine 0 does not have this machine's key, or has not the key that this machine expects."""
+        self.start = b""
+        """The start of the run that messages belong to from now on."""
         self._handshakes = 0
         """Handshakes with machine 0 that have failed."""
-        self._hosts = machine == 0
-        self._credentials = credentials
+        self._machine, self._endpoints, self._credentials = machine, endpoints, credentials
+        # Random, so a launcher that is started again is another one.
+        self._route = ROUTE.pack(1, machine, os.urandom(11))
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
+        self._inbox = self._context.socket(zmq.ROUTER)
+        self._outboxes: dict[int, zmq.Socket[bytes]] = {}
         self._authenticator: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
-            self._attach(endpoint)
+            self._bind(bound)
         except zmq.ZMQError as error:
             self.close()
             key = "(key mapping.rendezvous_port)"
             if error.errno == errno.EADDRINUSE:
-                raise BadInput(f"{endpoint} is in use by another program {key}") from error
-            raise StartError(f"{endpoint}: {zmq.strerror(error.errno or 0)} {key}") from error
+                raise BadInput(f"{bound} is in use by another program {key}") from error
+            raise StartError(f"{bound}: {zmq.strerror(error.errno or 0)} {key}") from error
 
-    def _attach(self, endpoint: str) -> None:
-        link, credentials = self._socket, self._credentials
-        link.set(zmq.IPV6, 1)
-        # Set again in `close`; until then an error path must not block on undelivered messages.
-        link.set(zmq.LINGER, 0)
-        link.set(zmq.MAXMSGSIZE, MOST_BYTES)
-        # What is not read yet must wait at the sender, not in this process.
-        link.set(zmq.RCVHWM, WAITING_MESSAGES)
-        if self._hosts:
-            link.set(zmq.SNDHWM, UNSENT_MESSAGES)
-            # A reconnected launcher keeps its route even if the old connection is not closed yet.
-            link.set(zmq.ROUTER_HANDOVER, 1)
-            if credentials is not None:
-                # Before the socket listens: no connection may be made unchecked.
-                self._authenticator = ZapAuthenticator(
-                    link, credentials, lambda why: self.refused.update([why])
-                )
-            link.bind(endpoint)
-            return
-        if credentials is not None:
-            credentials.guard_client(link, 0)
-            self._monitor = link.get_monitor_socket(FAILED_HANDSHAKES)
-        # A fixed name, so a broken connection does not look like a second start of this launcher. It is
-        # random, so no other launcher has it; a first byte of zero is reserved.
-        link.set(zmq.ROUTING_ID, b"\x01" + os.urandom(ID_BYTES))
-        link.connect(endpoint)
+    def _bind(self, bound: str) -> None:
+        prepare(self._inbox)
+        # A reconnected launcher keeps its route even if the old connection is not closed yet.
+        self._inbox.set(zmq.ROUTER_HANDOVER, 1)
+        if self._credentials is not None:
+            # Before the socket listens: no connection may be made unchecked.
+            self._authenticator = ZapAuthenticator(
+                self._inbox, self._credentials, lambda why: self.refused.update([why])
+            )
+        self._inbox.bind(bound)
+
+    def _outbox(self, machine: int) -> "zmq.Socket[bytes] | None":
+        """Returns the socket that sends to a machine, which the first message connects; None: no address."""
+        if (outbox := self._outboxes.get(machine)) is not None or not (endpoint := self._endpoints(machine)):
+            return outbox
+        outbox = self._context.socket(zmq.DEALER)
+        prepare(outbox)
+        outbox.set(zmq.ROUTING_ID, self._route)
+        outbox.set(zmq.SNDHWM, UNSENT_MESSAGES)
+        # A machine may come back before the kernel gives up an attempt to reach it.
+        outbox.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
+        if self._credentials is not None:
+            self._credentials.guard_client(outbox, machine)
+        try:
+            outbox.connect(endpoint)
+        except zmq.ZMQError:
+            self.refused["address"] += 1
+            outbox.close(0)
+            return None
+        if self._credentials is not None and machine == 0:
+            self._monitor = outbox.get_monitor_socket(FAILED_HANDSHAKES)
+        self._outboxes[machine] = outbox
+        return outbox
+
+    def begin(self, start: bytes, absent: Iterable[int] = ()) -> None:
+        """Sends messages of this start from now on; to machines that are absent on new connections."""
+        self.start = start
+        # Those to others stay: to end one amid its handshake would look like a refusal there.
+        for machine in absent:
+            self.renew(machine)
+
+    def renew(self, machine: int) -> None:
+        """Drops what was not sent to a machine, and connects anew: another launcher receives there."""
+        if (outbox := self._outboxes.pop(machine, None)) is not None:
+            if machine == 0 and self._monitor is not None:
+                self._handshakes = 0
+                outbox.disable_monitor()
+                self._monitor.close(0)
+                self._monitor = None
+            outbox.close(0)
 
     @property
     def descriptors(self) -> list[int]:
@@ -109,7 +147,13 @@ class LauncherChannel:
 
     @property
     def _read(self) -> "list[zmq.Socket[bytes]]":
-        return [self._socket, *([self._authenticator.questions] if self._authenticator else [])]
+        questions = [self._authenticator.questions] if self._authenticator else []
+        return [self._inbox, *questions, *self._answering.values()]
+
+    @property
+    def _answering(self) -> "dict[int, zmq.Socket[bytes]]":
+        """The outboxes on which answers may come: none after the start."""
+        return {} if self.start else self._outboxes
 
     def wait(self, timeout: float) -> bool:
         """Whether a message arrives within `timeout` seconds."""
@@ -125,40 +169,65 @@ class LauncherChannel:
                 # Machine 0 may also end amid a handshake, but not again and again.
                 self._handshakes += MOST_HANDSHAKES if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else 1
                 self.is_refused = self._handshakes >= MOST_HANDSHAKES
-            if has_input(self._socket):
+            if has_input(self._inbox) or any(map(has_input, self._answering.values())):
                 return True
             if time.monotonic() >= limit:
                 return False
 
     def receive(self) -> Arrival | None:
         """Returns the next message, if one is here."""
-        while has_input(self._socket):
-            *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            if len(routes) == self._hosts:
-                return Arrival(frame.bytes, routes[0].bytes if routes else b"", self._machine_of(frame))
-            self.refused["frame count"] += 1
+        for machine, outbox in self._answering.items():
+            while has_input(outbox):
+                answer = outbox.recv_multipart(zmq.NOBLOCK)
+                if len(answer) == 1:
+                    return Arrival(answer[0], machine)
+                self.refused["frame count"] += 1
+        while has_input(self._inbox):
+            route, *frames = self._inbox.recv_multipart(zmq.NOBLOCK, copy=False)
+            if len(frames) != 2 or len(route) != ROUTE.size:
+                self.refused["frame count"] += 1
+                continue
+            start, frame = frames
+            machine = ROUTE.unpack(route.bytes)[1]
+            # The key decides: a machine cannot write in another one's name.
+            if self._credentials is not None and sender_of(frame) != machine:
+                self.refused["identity"] += 1
+                continue
+            return Arrival(frame.bytes, machine, route.bytes, start.bytes)
         return None
 
-    def _machine_of(self, frame: zmq.Frame) -> int | None:
-        if self._credentials is None:
-            return None
-        return sender_of(frame) if self._hosts else 0
-
-    def send(self, content: bytes, route: bytes = b"") -> bool:
+    def send(self, content: bytes, machine: int) -> bool:
         """Sends one message without waiting; returns False if it was dropped: the receiver is too slow."""
+        if (outbox := self._outbox(machine)) is None:
+            return False
         try:
             # A launcher that does not read must never block the monitoring of nodes.
-            self._socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+            outbox.send_multipart([self.start, content], zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
+    def answer(self, content: bytes, launcher: bytes) -> None:
+        """Answers a launcher that need not receive where its machine does; drops what is not sent at once."""
+        self._inbox.send_multipart([launcher, content], zmq.NOBLOCK)
+
     def close(self) -> None:
-        """Delivers what was sent within two seconds, and closes the socket."""
+        """Delivers what was sent within two seconds, and closes the sockets."""
         if self._authenticator is not None:
             self._authenticator.close()
         if self._monitor is not None:
-            self._socket.disable_monitor()
+            self._outboxes[0].disable_monitor()
             self._monitor.close(0)
-        self._socket.close(round(1000 * Timeouts.launcher_linger))
+        for link in (self._inbox, *self._outboxes.values()):
+            link.close(round(1000 * Timeouts.launcher_linger))
         self._context.term()
+
+
+def prepare(link: "zmq.Socket[bytes]") -> None:
+    """Sets the limits of a socket between launchers."""
+    link.set(zmq.IPV6, 1)
+    # Set again in `close`; until then an error path must not block on undelivered messages.
+    link.set(zmq.LINGER, 0)
+    link.set(zmq.MAXMSGSIZE, MOST_BYTES)
+    # What is not read yet must wait at the sender, not in this process.
+    link.set(zmq.RCVHWM, WAITING_MESSAGES)

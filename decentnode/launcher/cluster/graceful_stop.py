@@ -1,11 +1,12 @@
 """A graceful stop: all nodes of all machines end after the same round.
 
-The launcher that receives a signal makes its nodes wait and informs machine 0, which makes all machines wait.
+The launcher that receives a signal makes its nodes wait and informs the coordinator, which makes all machines
+wait.
 Each reports the highest round that its nodes have announced; the highest of these is the last round. Nodes
 that take longer than `failures.stop_deadline` are killed by their launcher; by default those that hang.
 
-A run that has reached its target ends in the same way, at the request of machine 0. Its nodes have finished,
-and are not killed.
+A run that has reached its target ends in the same way, at the request of the coordinator. Its nodes have
+finished, and are not killed.
 """
 
 from collections.abc import Callable
@@ -30,8 +31,10 @@ class GracefulStop:
     machine: int
     present: Callable[[], set[int]]
     """The machines that take part."""
+    coordinates: Callable[[], bool]
+    """Whether this machine decides for all."""
     send: Callable[[LauncherMessage, int | None], object]
-    """Sends to one machine or all."""
+    """Sends to a machine, or to the coordinator, or from there to all."""
     deadline: float
     """Seconds for the nodes to end; inf: as long as they make progress."""
     signal: Signals | None = None
@@ -89,6 +92,9 @@ class GracefulStop:
         """Processes a message of another machine."""
         if not isinstance(message, StopRequest | Pause):
             return
+        # A machine that did not hear this one for a while decided for itself.
+        if isinstance(message, Pause) and self.is_decided and self.coordinates():
+            return
         if isinstance(message, Pause) and message.reached is not None:
             self.finish(message.reached)
         elif message.signal or not self.is_requested:
@@ -100,7 +106,7 @@ class GracefulStop:
             if self.is_decided:
                 self.send(self._pause(self.heartbeats.last_round), message.machine)
         elif message.last is not None:
-            # Also after a decision of this machine alone: that of machine 0 replaces it.
+            # Also after a decision of this machine alone: that of the coordinator replaces it.
             self._decide(message.last, message.reached is not None)
 
     def advance(self) -> None:
@@ -110,7 +116,7 @@ class GracefulStop:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
         announced = self._announced[self.machine] = self.heartbeats.highest_round
-        if self.machine == 0:
+        if self.coordinates():
             if self.present() <= self._announced.keys() or waited > Timeouts.announcements:
                 last = max(self._announced.values())
                 self._decide(last, self._completes)
@@ -119,7 +125,7 @@ class GracefulStop:
             else:
                 self._send_repeatedly(self._pause())
         elif waited > Timeouts.decision:
-            # Machine 0 does not answer, so this machine stops by itself.
+            # The coordinator does not answer, so this machine stops by itself.
             self._decide(announced, self._completes)
         else:
             self._send_repeatedly(StopRequest(self.machine, self.signal or 0, announced))
@@ -136,10 +142,11 @@ class GracefulStop:
 
     def _pause(self, last: int | None = None) -> Pause:
         completes = self._completes
-        return Pause(0 if completes else self.signal or 0, last, self.reached if completes else None)
+        reached = self.reached if completes else None
+        return Pause(0 if completes else self.signal or 0, last, reached, self.machine)
 
     def _send_repeatedly(self, message: LauncherMessage) -> None:
-        """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
+        """Sends to the coordinator, or from there to all; again, because a launcher may not receive yet."""
         now = self._clock.now()
         if now >= self._next_word:
             self._next_word = now + REQUEST_INTERVAL

@@ -1,16 +1,13 @@
-"""Machines that join after the start, or again: machine 0 admits them, or refuses them alone."""
+"""Machines that join after the start, or again: one machine of the run admits them, or refuses them alone."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from decentnode.communication.base import HostProcess
-from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
+from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.processes.fork_server import INCARNATIONS
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.launcher.state.messages import Join, RelayedReports
+from decentnode.launcher.state.messages import Join, Presence, Start
 from decentnode.mapping.base import Mapping
 
 MOST_TIMES = 15
@@ -19,57 +16,57 @@ MOST_TIMES = 15
 
 @dataclass(kw_only=True)
 class LateJoin:
-    """The answers of machine 0; another machine has none."""
+    """The answers of one machine, while it is the one that answers."""
 
     machine: int
     mapping: Mapping
-    processes: Sequence[HostProcess]
     membership: MembershipTable
     rendezvous: Rendezvous
+    failures: FailureSettings
     run_seconds: Callable[[], float]
     """Seconds since the start of the run."""
     is_stopping: Callable[[], bool]
     """Whether the run was asked to stop."""
     why_not_taken_back: str
     """Why lost nodes cannot rejoin; empty if they can."""
-    _times: Counter[int] = field(default_factory=Counter)
-    """How often each machine has joined after the start."""
+    _order: int = 0
+    """The number of the last late join."""
 
-    def answer(self, join: Join) -> list[Report]:
+    def answer(self, join: Join, presences: dict[int, Presence]) -> None:
         """Admits a machine that joins after the start, or refuses it.
 
-        Returns the reports about its nodes; empty if it is refused.
+        `presences`: the machines that have come so far.
         """
-        machine, mapping = join.machine, self.mapping
-        # A Join of a launcher that has received the start is a late repetition.
-        if self.machine or not self.rendezvous.is_newcomer(machine):
-            return []
-        active = self.membership.active
-        others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
+        machine, active = join.machine, self.membership.active
         # Nodes of a silent launcher may still run; absent ranks are never connected to.
         there = active | self.membership.silent(Timeouts.machine_lost)
-        absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
-        times = self._times[machine] + 1
-        objection = self._objection(machine, times)
-        if not self.rendezvous.admit(join, times, absent, objection, seconds=self.run_seconds()):
-            return []
-        # A refused attempt does not count.
-        self._times[machine] = times
-        lost = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
-        positions = [i for i, process in enumerate(self.processes) if process.machine == machine]
-        back = [Restarted(position, None, INCARNATIONS * times) for position in positions]
-        # The other launchers must expect its nodes before the nodes report.
-        for other in others:
-            self.rendezvous.send(RelayedReports(0, list(back)), other)
-        return [*lost, *back]
+        others = set(range(len(self.mapping.machines))) - {self.machine, machine}
+        absent = sorted(m for m in others if there.isdisjoint(self.mapping.ranks_of(m)))
+        late = presences.get(machine, Presence()).joins + 1
+        # A number of its own, also if another machine was admitted that has not arrived yet.
+        self._order = 1 + max(self._order, *(presence.order for presence in presences.values()))
+        start = Start(
+            0, absent=absent, late=late, presences={**presences, machine: Presence(late, self._order)},
+            addresses={**self.rendezvous.addresses, machine: join.address} if join.address else {},
+            seconds=self.run_seconds(), machine=self.machine,
+        )  # fmt: skip
+        # The same command starts the next run of the job: it waits for the end of this one.
+        waits = join.or_resume and self._is_ending
+        self.rendezvous.admit(join, start, self._objection(machine, late), waits)
 
-    def _objection(self, machine: int, times: int) -> str:
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the run ends before its last round: by a signal, or because a machine was lost."""
+        return self.is_stopping() or self.failures.on_loss == "stop" or bool(self.why_not_taken_back)
+
+    def _objection(self, machine: int, late: int) -> str:
         """Returns why a machine cannot take part any more; an empty text if it can."""
         ended = (MemberState.FINISHED, MemberState.STOPPED)
         states = {self.membership.members[rank].state for rank in self.mapping.ranks_of(machine)}
         objections = {
             "the run was asked to stop": self.is_stopping(),
             f"machine {machine} has finished": states.issubset(ended),
-            f"machine {machine} has joined {MOST_TIMES} times, the limit": times > MOST_TIMES,
+            "failures.on_loss: stop ends the run without it": self.failures.on_loss == "stop",
+            f"machine {machine} has joined {MOST_TIMES} times, the limit": late > MOST_TIMES,
         }
         return self.why_not_taken_back or next((reason for reason, holds in objections.items() if holds), "")

@@ -1,12 +1,15 @@
 """The rendezvous of all machines before the start, and the messages between launchers after it.
 
-Before the start, machine 0 is the meeting point. Afterwards the training does not need it: nodes exchange
-with their neighbors alone, and messages between launchers only serve the view and the summary.
+Before the start, machine 0 is the meeting point, unless it finds that the run is in progress: then it joins
+late, as another machine does. Afterwards all launchers send to all, and no machine is needed by the others.
 """
 
+import contextlib
+import struct
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import NoReturn
 
 import msgspec
@@ -16,13 +19,27 @@ from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.loader import MOST_SHOWN
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
-from decentnode.core.text import counted, printable
+from decentnode.core.streams import print_line
+from decentnode.core.text import counted, first_line, printable
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, BadInput, StartError
+from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, StartError, explained
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.state.messages import DECODER, Join, LauncherMessage, Refuse, Start, Wait
-from decentnode.mapping.base import Mapping, tcp_endpoint
+from decentnode.launcher.cluster.place import Places
+from decentnode.launcher.state.messages import (
+    DECODER,
+    Arrived,
+    Ended,
+    Join,
+    LauncherMessage,
+    PlaceOffer,
+    PlaceRequest,
+    Refuse,
+    Start,
+    Wait,
+)
+from decentnode.mapping.base import Mapping, is_placeholder, tcp_endpoint
+from decentnode.mapping.reachability import why_unreachable
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
@@ -32,24 +49,47 @@ SAME_CODE = "put the same files on all machines (failures.allow_different_code: 
 MOST_KEYS = 5
 """Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
+ASK_INTERVAL = 4.0
+"""The longest time between two questions whether the run is in progress."""
 CHECK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
+MOST_EARLY = 256
+"""Messages of a run that is in progress which are kept until this machine has its start."""
+MOST_ASKED = 16
+"""How many other machines are asked at a time whether the run is in progress."""
+NO_LAUNCHER = "what listens there does not answer: another program, or a run with other links (security)"
+_START = struct.Struct("!QI")
 NOT_LISTED = (
     " has other keys than this machine; use one set of files from `decentnode keys`, or one secret, on all"
 )
+OF_OTHER_KEYS = {"handshake", "unknown key"}
+"""Reasons of refused connections that a machine with other keys causes, and others do, too."""
+OTHER_KEYS = " (other keys on one side?)"
+
+
+def refusal_for(error: BaseException) -> Refuse:
+    """Returns what the other machines are told of the error that ends this one."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return Refuse("it was stopped")
+    reason = first_line(error) if isinstance(error, DecentnodeError) else explained(error)
+    return Refuse(reason[:500], isinstance(error, BadInput))
 
 
 class Rendezvous:
-    """The links between the launchers, through machine 0."""
+    """The links between the launchers."""
 
     def __init__(
         self, mapping: Mapping, machine: int, join: Join, credentials: Credentials | None = None,
         failures: FailureSettings | None = None,
+        offer: Callable[[PlaceRequest], PlaceOffer] = lambda request: PlaceOffer(),
     ) -> None:  # fmt: skip
-        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
+        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all.
+
+        `offer`: answers a machine that looks for its place in the run, after the start.
+        """
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self._checked = time.monotonic()
@@ -58,19 +98,43 @@ class Rendezvous:
         self._join = join
         self._joins: dict[int, Join] = {}
         """What the machines that are here have said; those of others only machine 0 has."""
-        self._routes: dict[int, bytes] = {}
-        self._failures = failures or FailureSettings()
-        self._start: Start | None = None
+        self._launchers: dict[int, bytes] = {}
+        """By machine the launcher that was heard last."""
         self._started: dict[int, bytes] = {}
-        """By machine the route of the launcher that received the start."""
+        """By machine the launcher that takes part in the run."""
+        self._failures = failures or FailureSettings()
+        self._offer = offer
+        self._start: Start | None = None
+        self._places = Places(len(self.machines), self._failures.start_deadline)
+        self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
+        """Messages of a run in progress, from before this machine had its start."""
+        self._next_join = self._next_ask = 0.0
+        self._ask_pause, self._turn = JOIN_INTERVAL, 0
+        self.addresses: dict[int, str] = {}
+        """Where machines are reached, if the mapping does not say it."""
         self._credentials = credentials
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
         """Refused connections and messages, by reason."""
         self.news: list[str] = []
         """Lines about machines that differ and may."""
-        host = mapping.address(0) if machine else mapping.machines[0].bound
-        self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
+        self._is_over = False
+        """Whether the machines have met, or were told that they do not."""
+
+    def endpoint(self, machine: int) -> str:
+        """Returns where a machine receives; an empty text if nobody knows it yet."""
+        address = self._address(machine)
+        return "" if is_placeholder(address) else tcp_endpoint(address, self._mapping.rendezvous_port)
+
+    def _address(self, machine: int) -> str:
+        return self.addresses.get(machine) or self._mapping.address(machine)
+
+    def move(self, machine: int, address: str) -> None:
+        """Records where a machine is reached from now on."""
+        if address and address != self.addresses.get(machine):
+            self.addresses[machine] = address
+            if self._channel is not None:
+                self._channel.renew(machine)
 
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """Agrees with all machines on the start; raises StartError that names missing or different ones.
@@ -82,44 +146,136 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
-        self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
-        self.refused = self._channel.refused
+        channel = self._channel = self._open()
+        self._noticed, self._named = time.monotonic(), set[int]()
         meet = self._attend_rendezvous if self.machine else self._host_rendezvous
-        return meet(deadline, is_stopped)
+        self._start = meet(deadline, is_stopped)
+        for machine, address in self._start.addresses.items():
+            self.move(machine, address)
+        # From here on a Join of a launcher in `_started` is a late repetition, not a newcomer.
+        self._started = {} if self._start.late else dict(self._launchers)
+        channel.begin(_START.pack(self._start.run_id, self._start.incarnation), self._start.absent)
+        # Until now most machines had nothing to say to this one.
+        now, absent = time.monotonic(), self._start.absent
+        self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
+        return self._start
+
+    def part(self, refusal: Refuse) -> None:
+        """Tells the other machines why this one ends before all have met; does nothing after that.
+
+        They may not be here yet, so it waits for them for a while.
+        """
+        if self._is_over:
+            return
+        seconds = min(Timeouts.early_end, self._failures.start_deadline)
+        print_line(
+            f"{self._name({self.machine})} ends before the run begins: {refusal.reason}; the other machines "
+            f"are told, for at most {seconds:.0f} s"
+        )
+        with contextlib.suppress(BadInput, StartError):
+            if self._channel is None:
+                self._open()
+            if self.machine == 0:
+                self._refuse(self._after_end(refusal, 0), seconds)
+            limit = time.monotonic() + seconds
+            # Repeated, because machine 0 may start later; it answers with the end of all.
+            while time.monotonic() < limit:
+                self._send_end(refusal)
+                if any(isinstance(message, Refuse) for message in self.receive(timeout=JOIN_INTERVAL)):
+                    return
+
+    def _send_end(self, refusal: Refuse) -> None:
+        self._is_over = True
+        self.send(Ended(self.machine, refusal.reason, refusal.is_bad_input, self._join.job), 0)
+
+    def _after_end(self, refusal: Refuse, machine: int) -> Refuse:
+        reason = f"{self._name({machine})} has ended before the run began: {printable(refusal.reason[:500])}"
+        return Refuse(reason, refusal.is_bad_input)
+
+    def _open(self) -> LauncherChannel:
+        bound = tcp_endpoint(self._mapping.machines[self.machine].bound, self._mapping.rendezvous_port)
+        self._channel = LauncherChannel(self.endpoint, bound, self.machine, self._credentials)
+        self.refused = self._channel.refused
+        return self._channel
 
     def _host_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit = clock.now() + deadline
+        began = clock.now()
+        limit = began + deadline
         enough_since: float | None = None
+        refusal, refused_at = "", -inf
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
-                self.send(Refuse("the run was stopped on machine 0"))
-                raise StartError("stopped")
+                self._refuse(Refuse("the run was stopped on machine 0"), Timeouts.launcher_linger)
             now = clock.now()
-            # If a machine leaves again, the grace time of the others starts over.
-            enough_since = (enough_since or now) if self._suffices(missing) else None
+            # If a machine leaves again, the grace time of the others starts over. The machines of a run in
+            # progress would not take part in another one; they answer when they are asked.
+            asks = now < min(limit, began + 3 * JOIN_INTERVAL)
+            is_in_progress = asks or now - refused_at < Timeouts.machine_left()
+            enough_since = (enough_since or now) if self._suffices(missing) and not is_in_progress else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
             if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):
                 break
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
-                reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
-                self._refuse(Refuse(reason))
+                # Only a question: a scan of ports, which must not end a run, looks the same from here.
+                refused += OTHER_KEYS if OF_OTHER_KEYS & self.refused.keys() else ""
+                what = self._awaited(missing)
+                waited = f"timed out after {deadline:.0f} s waiting for {what}{refused}{refusal}"
+                self._refuse(Refuse(waited))
+            self._notice(missing, limit - now)
+            # The run may be in progress without this machine, which was started again.
+            self._ask(now, sorted(missing))
             for message in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(message, Join):
-                    if refusal := self._difference(message):
-                        self._refuse(refusal)
-                    self._joins[message.machine] = message
-                    self.send(Wait(sorted(self._missing())), message.machine)
+                match message:
+                    case Join():
+                        if differs := self._difference(message):
+                            self._refuse(differs)
+                        self._joins[message.machine] = message
+                        self.move(message.machine, message.address)
+                        self._answer(Wait(sorted(self._missing())), message.machine)
+                    case Ended():
+                        self._take_end(message)
+                    case Start():
+                        return self._accepted(message)
+                    case Refuse():
+                        said = printable(message.reason[:500])
+                        refusal = f"; a machine with a run in progress says: {said}"
+                        refused_at = clock.now()
+                    case Wait():
+                        refused_at = clock.now()
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(Refuse(unsigned))
-        # From here on a Join on a route in `_started` is a late repetition, not a newcomer.
-        self._start, self._started = start, dict(self._routes)
-        self.send(start)
+        self._is_over = True
+        self._answer(start)
         return start
+
+    def _take_end(self, message: Ended) -> None:
+        """Ends the start if it needs a machine that has ended; otherwise that one alone."""
+        refusal = self._after_end(Refuse(message.reason, message.is_bad_input), message.machine)
+        if self._failures.start == "all":
+            self._refuse(refusal)
+        self._answer(refusal, message.machine)
+        self._joins.pop(message.machine, None)
+        self._launchers.pop(message.machine, None)
+
+    def _ask(self, now: float, machines: Sequence[int]) -> None:
+        """Sends the Join of this machine to machine 0, and to some of these, in turn."""
+        asked = []
+        if self.machine and now >= self._next_join:
+            self._next_join = now + JOIN_INTERVAL
+            asked = [0]
+        if now >= self._next_ask:
+            # Rarely in the end: what is sent to a machine that never comes waits in memory.
+            self._next_ask, self._ask_pause = now + self._ask_pause, min(2 * self._ask_pause, ASK_INTERVAL)
+            others = [machine for machine in machines if machine not in (0, self.machine)]
+            self._turn = (self._turn + MOST_ASKED) % len(others) if len(others) > MOST_ASKED else 0
+            asked += [*others[self._turn :], *others[: self._turn]][:MOST_ASKED]
+        if asked:
+            self.send(self._joins[self.machine], *asked)
 
     def _suffices(self, missing: Collection[int]) -> bool:
         """Whether the nodes of the other machines are enough (key failures.start)."""
@@ -134,70 +290,103 @@ class Rendezvous:
         timeout = Timeouts.machine_left(self._checked - before)
         for machine in [m for m in self._joins if m and self._checked - self.last_received[m] > timeout]:
             del self._joins[machine]
-            self._routes.pop(machine, None)
+            self._launchers.pop(machine, None)
         return set(self.machines) - self._joins.keys()
 
-    def is_newcomer(self, machine: int) -> bool:
-        """Whether a machine's launcher is not the one that received the start."""
-        return self._started.get(machine) != self._routes.get(machine)
+    def _offer_before_start(self, request: PlaceRequest) -> PlaceOffer:
+        if self.machine or request.machine in self.machines:
+            return PlaceOffer()
+        return self.place_among(request, self._missing())
 
-    def admit(self, join: Join, late: int, absent: list[int], objection: str, seconds: float = 0.0) -> bool:
+    def place_among(self, request: PlaceRequest, free: Collection[int]) -> PlaceOffer:
+        """Returns the place of a machine that asks: its own, or one of the free ones."""
+        addresses = {self.machine: self._mapping.address(self.machine)} | self.addresses
+        if request.machine in self.machines:
+            return PlaceOffer(request.machine, addresses)
+        return self._places.offer(request, free, addresses)
+
+    def is_newcomer(self, machine: int) -> bool:
+        """Whether the launcher of a machine that was heard last does not take part in the run."""
+        return self._started.get(machine) != self._launchers.get(machine)
+
+    def admit(self, join: Join, start: Start, objection: str = "", waits: bool = False) -> None:
         """Sends the start to a late machine, or refuses it alone so that it may try again.
 
-        `seconds`: since the start of the run.
+        `start`: what it has to know of the present state of the run; `waits`: it waits instead of a refusal.
         """
-        assert self._start is not None, "only machine 0 is asked, after the start"
+        assert self._start is not None, "only a machine of the run is asked"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
         run_id = self._join.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
-            self.send(refusal, join.machine)
-            # Its route is free again, so a corrected launcher can join at once.
-            del self._routes[join.machine]
-            return False
-        self._started[join.machine] = self._routes[join.machine]
-        self._joins[join.machine] = join
-        start = msgspec.structs.replace(
-            # A late machine receives no handshakes: its nodes rejoin without them.
-            self._start, handshakes={}, signatures={}, absent=absent, late=late, seconds=seconds
-        )  # fmt: skip
-        self.send(start, join.machine)
-        return True
+            self._answer(Wait([self.machine]) if waits else refusal, join.machine)
+            return
+        # A late machine receives no handshakes: its nodes rejoin without them.
+        of_run = {name: getattr(self._start, name) for name in ("run_id", "incarnation", "round", "starts")}
+        self._answer(msgspec.structs.replace(start, **of_run), join.machine)
 
     def _attend_rendezvous(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         clock = AwakeClock(CHECK_INTERVAL)
-        limit, next_join = clock.now() + deadline, 0.0
+        limit, answered = clock.now() + deadline, 0.0
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
-            # Repeated, because machine 0 may start later, and counts silent machines as missing.
-            if now >= next_join:
-                self.send(self._joins[self.machine])
-                next_join = now + JOIN_INTERVAL
+            # Repeated, because machine 0 may start later, and counts silent machines as missing. Where it
+            # does not answer, the run may be in progress without it.
+            self._ask(now, () if now - answered < 2 * JOIN_INTERVAL else self.machines)
+            self._notice(absent, limit - now)
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Start():
-                        # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
-                        if wrong := self._objection(message):
-                            raise StartError(wrong)
-                        return message
+                        return self._accepted(message)
                     case Refuse():
-                        raise message.error("machine 0: ")
+                        self._is_over = True
+                        raise message.error(f"machine {message.machine}: ")
                     case Wait():
-                        absent = set(message.missing)
+                        absent, answered = set(message.missing), now
             if self._channel is not None and self._channel.is_refused:
+                self._is_over = True
                 raise BadInput(f"machine 0{NOT_LISTED}")
         if is_stopped():
+            self._send_end(Refuse("it was stopped"))
             raise StartError(f"the run was stopped on machine {self.machine}")
-        where = f" at {self._endpoint}" if absent == {0} else ""
-        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
+        self._is_over = True
+        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._awaited(absent)}")
 
-    def send(self, message: LauncherMessage, to: int | None = None) -> int:
-        """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
-        if self._channel is None:
-            return 0
+    def _notice(self, machines: Collection[int], seconds: float) -> None:
+        """Says which machines are missing, for at most so many seconds; again when others are."""
+        if time.monotonic() - self._noticed < Timeouts.rendezvous_notice or self._named == set(machines):
+            return
+        self._noticed, self._named = time.monotonic(), set(machines)
+        print_line(f"waiting for {self._awaited(machines)}, for at most {seconds:.0f} s more")
+
+    def _awaited(self, machines: Collection[int]) -> str:
+        """Returns which machines are awaited, and why the first of them is not reached, if that is known."""
+        first = min(machines)
+        why = why_unreachable(self._address(first), self._mapping.rendezvous_port, Timeouts.reach)
+        if first == 0:
+            return f"{self._name(machines)} at {self.endpoint(0)}: {why or NO_LAUNCHER}"
+        return self._name(machines) + (f"; machine {first}: {why}" if why else "")
+
+    def _accepted(self, start: Start) -> Start:
+        """Returns a start that this machine accepts: signatures and quorum are checked here, too."""
+        self._is_over = True
+        if wrong := self._objection(start):
+            raise StartError(wrong)
+        return start
+
+    def _answer(self, message: Wait | Start | Refuse, to: int | None = None) -> None:
+        """Answers the Join of a machine, or of all, on the connection by which it came."""
+        if isinstance(message, Refuse):
+            message = msgspec.structs.replace(message, machine=self.machine)
         content = msgspec.msgpack.encode(message)
-        routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
-        return len(content) * sum(self._channel.send(content, route) for route in routes)
+        for machine, launcher in self._launchers.items():
+            if self._channel is not None and to in (None, machine):
+                self._channel.answer(content, launcher)
+
+    def send(self, message: LauncherMessage, *machines: int) -> int:
+        """Sends to machines; returns the bytes, without those that were dropped. Never waits."""
+        content, channel = msgspec.msgpack.encode(message), self._channel
+        return len(content) * sum(channel.send(content, machine) for machine in machines) if channel else 0
 
     @property
     def descriptors(self) -> list[int]:
@@ -207,14 +396,23 @@ class Rendezvous:
     @property
     def has_messages(self) -> bool:
         """Whether `receive` would return a message."""
-        return self._channel is not None and self._channel.has_messages
+        return self._channel is not None and (self._has_early_arrivals or self._channel.has_messages)
+
+    @property
+    def _has_early_arrivals(self) -> bool:
+        return bool(self._early_arrivals) and self._start is not None
 
     def receive(self, timeout: float = 0.0) -> list[LauncherMessage]:
         """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
         messages: list[LauncherMessage] = []
         channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
-        if channel is None or not channel.wait(timeout):
+        if channel is None or not (
+            channel.wait(0.0 if self._has_early_arrivals else timeout) or self._has_early_arrivals
+        ):
             return messages
+        while self._has_early_arrivals:
+            if (message := self._read(channel, self._early_arrivals.popleft())) is not None:
+                messages.append(message)
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := channel.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
@@ -223,44 +421,75 @@ class Rendezvous:
         return messages
 
     def _read(self, channel: LauncherChannel, arrival: Arrival) -> LauncherMessage | None:
-        """Returns the decoded message; None if it is refused."""
+        """Returns the decoded message; None if it is refused, or kept."""
+        machine = arrival.machine
+        # One that has no index yet may ask for one.
+        if machine == self.machine or machine > len(self.machines):
+            return None
+        if arrival.start and not channel.start:
+            self._early_arrivals.append(arrival)
+            return None
         try:
             message: LauncherMessage = DECODER.decode(arrival.content)
         except UNDECODABLE:
             channel.refused["note"] += 1
             return None
-        machine = getattr(message, "machine", 0)
-        # The key decides: a machine cannot write in another one's name.
-        if arrival.machine not in (None, machine):
+        if getattr(message, "machine", machine) != machine:
             channel.refused["identity"] += 1
             return None
-        if isinstance(message, Join) and arrival.route and message.job != self._join.job:
-            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, message))
-            refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
-            channel.send(msgspec.msgpack.encode(refusal), arrival.route)
-            channel.refused["another job"] += 1
+        if isinstance(message, PlaceRequest):
+            if arrival.launcher and message.job == self._join.job:
+                offer = self._offer if self._start is not None else self._offer_before_start
+                channel.answer(msgspec.msgpack.encode(offer(message)), arrival.launcher)
             return None
-        known = machine in self.last_received and machine != self.machine
-        is_here = machine in self._joins and machine != 0
-        if self.machine == 0 and not is_here and not isinstance(message, Join):
-            channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
+        if machine not in self.last_received:
             return None
-        if not known or not self._keeps_route(channel, machine, arrival.route):
+        if isinstance(message, Ended) and self._start is not None:
+            # It ends before it could join late; the run goes on without it, and nothing waits for its nodes.
+            refusal = Refuse("the run has begun without this machine", machine=self.machine)
+            channel.answer(msgspec.msgpack.encode(refusal), arrival.launcher)
             return None
+        is_answer = isinstance(message, Wait | Start | Refuse)
+        # Only machine 0 begins a run; another one lets machines join the run in progress.
+        if isinstance(message, Start) and machine and not message.late:
+            channel.refused["identity"] += 1
+            return None
+        if isinstance(message, Join | Ended):
+            if not arrival.launcher or not self._is_of_this_run(channel, message, arrival.launcher):
+                return None
+        elif is_answer == bool(arrival.launcher) or not (is_answer or self._takes_part(arrival, message)):
+            channel.refused["another start"] += 1  # a launcher of an earlier start of this run
+            return None
+        elif not is_answer:
+            self._launchers[machine] = self._started[machine] = arrival.launcher
         # Only accepted messages count: a second launcher must not keep a dead one alive.
-        self.last_received[machine] = time.monotonic()
+        if not (self._start and isinstance(message, Join)):
+            self.last_received[machine] = time.monotonic()
         return message
 
-    def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
-        """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
-        if not route:
-            return True
-        known = self._routes.setdefault(machine, route)
-        if known != route and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
+    def _takes_part(self, arrival: Arrival, message: LauncherMessage) -> bool:
+        """Whether a launcher is that of its machine in this start: another one may have taken its place."""
+        is_known = self._started.get(arrival.machine, arrival.launcher) == arrival.launcher
+        start = self._channel.start if self._channel is not None else b""
+        return arrival.start == start and (is_known or isinstance(message, Arrived))
+
+    def _is_of_this_run(self, channel: LauncherChannel, join: Join | Ended, launcher: bytes) -> bool:
+        """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""
+        machine, reason = join.machine, ""
+        if join.job != self._join.job:
+            here, there = (of.job or "no job" for of in (self._join, join))
+            reason = f"machine {machine} is of another job: {there}; this port has one of {here}"
+            channel.refused["another job"] += 1
+        known = self._launchers.get(machine, launcher)
+        if known != launcher and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
-            channel.send(msgspec.msgpack.encode(Refuse(reason)), route)
+        if reason:
+            channel.answer(msgspec.msgpack.encode(Refuse(reason, machine=self.machine)), launcher)
             return False
-        self._routes[machine] = route
+        if known != launcher:
+            # What waits for the old launcher is not for this one.
+            channel.renew(machine)
+        self._launchers[machine] = launcher
         return True
 
     def close(self) -> None:
@@ -270,10 +499,10 @@ class Rendezvous:
             self._channel = None
 
     def _difference(self, join: Join) -> Refuse | None:
-        """Returns the first difference to machine 0 that refuses a machine, causes before consequences."""
-        name, own_join = self._name({join.machine}), self._join
+        """Returns the first difference to this machine that refuses another, causes before consequences."""
+        name, own_join, own = self._name({join.machine}), self._join, f"machine {self.machine}"
         if own_join.version != join.version:
-            return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own_join.version}")
+            return Refuse(f"{name} has another version: {join.version[:12]}; {own}: {own_join.version}")
         if code := self._other_code(join):
             if not self._failures.allow_different_code:
                 return Refuse(f"{name} has {code}; {SAME_CODE}", is_bad_input=True)
@@ -284,34 +513,37 @@ class Rendezvous:
             # A machine that has nothing of the run takes that of the others.
             is_new = field == "run_id" and own_join.or_resume and join.or_resume and not (here and there)
             if here != there and not is_new:
-                keys = _other_values(own_join.settings, join.settings) if field == "digest" else ""
-                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                keys = _other_values(own_join.settings, join.settings, own) if field == "digest" else ""
+                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; {own}: {here[:12] or 'none'}"
                 return Refuse(f"{name} has {differs}{keys}")
         return None
 
     def _other_code(self, join: Join) -> str:
         """Returns how a machine's code differs from that of this one, as text; empty if it does not."""
-        here = self._join
+        here, own = self._join, f"machine {self.machine}"
         if here.torch != join.torch:
-            return f"another version of torch: {printable(join.torch[:40])}; machine 0: {here.torch}"
+            return f"another version of torch: {printable(join.torch[:40])}; {own}: {here.torch}"
         if here.files != join.files:
             length = HASH_LETTERS
-            hashes = f"hash {printable(join.package[:length])}; machine 0: {here.package[:length]}"
-            return f"other code than machine 0: {difference(here.files, join.files)} ({hashes})"
-        return f"other code than machine 0: {files}" if (files := difference(here.code, join.code)) else ""
+            hashes = f"hash {printable(join.package[:length])}; {own}: {here.package[:length]}"
+            return f"other code than {own}: {difference(here.files, join.files)} ({hashes})"
+        return f"other code than {own}: {files}" if (files := difference(here.code, join.code)) else ""
 
     def _objection(self, start: Start) -> str:
         """Returns why this machine does not accept the start; an empty text if it does."""
         # A handshake of an absent node could only be forged.
+        sender = f"machine {start.machine}"
+        if not start.presences.keys() | start.addresses.keys() <= set(self.machines):
+            return f"{sender} names machines that the run does not have"
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
         if not start.handshakes.keys() <= (set() if start.late else ranks):
-            return "machine 0 passes on words of nodes that are not here"
+            return f"{sender} passes on words of nodes that are not here"
         if start.late:
             return ""
         absent = set(self.machines) - here
         if self.machine in absent or not self._suffices(absent):
-            return f"machine 0 would start without {self._name(absent)} (key failures.start)"
+            return f"{sender} would start without {self._name(absent)} (key failures.start)"
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
@@ -333,27 +565,28 @@ class Rendezvous:
         except (BadInput, StartError) as error:
             self._refuse(Refuse(str(error), isinstance(error, BadInput)))
 
-    def _refuse(self, refusal: Refuse) -> NoReturn:
+    def _refuse(self, refusal: Refuse, seconds: float | None = None) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
-        limit = time.monotonic() + Timeouts.refusal
-        self.send(refusal)
+        self._is_over = True
+        limit = time.monotonic() + (Timeouts.refusal if seconds is None else seconds)
+        self._answer(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
-        while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
+        while len(self._launchers) < len(self.machines) - 1 and time.monotonic() < limit:
             for message in self.receive(timeout=CHECK_INTERVAL):
-                if isinstance(message, Join):
-                    self.send(refusal, message.machine)
+                if isinstance(message, Join | Ended):
+                    self._answer(refusal, message.machine)
         raise refusal.error()
 
     def _name(self, machines: Iterable[int]) -> str:
         return "; ".join(map(self._mapping.describe, sorted(machines)))
 
 
-def _other_values(here: dict[str, str], there: dict[str, str]) -> str:
+def _other_values(here: dict[str, str], there: dict[str, str], own: str) -> str:
     """Returns a line for each setting with different values on two machines, with both of them."""
     keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
     lines = [
         f"\n  {printable(key[:100])}: {printable(there.get(key, 'none')[:MOST_VALUE])}; "
-        f"machine 0: {here.get(key, 'none')}"
+        f"{own}: {here.get(key, 'none')}"
         for key in keys[:MOST_KEYS]
     ]
     more = f"\n  and {counted(len(keys) - MOST_KEYS, 'more setting')}" if len(keys) > MOST_KEYS else ""

@@ -27,7 +27,7 @@ from decentnode.launcher.state.messages import (
 
 PIECE_BYTES = 1 << 18
 """A compromise: another message waits as long as this takes, and each piece takes a round trip."""
-Send = Callable[[LauncherMessage, int | None], int]
+Send = Callable[[LauncherMessage, int], int]
 
 
 @dataclass
@@ -106,7 +106,7 @@ class VectorSender:
         if len(content) < self.nbytes:
             self._incoming[piece.machine] = content
             return None
-        if piece.machine == 0:
+        if not piece.count:
             return MeanVector(piece.round, bytes(content))
         return PartialSum(piece.machine, piece.round, piece.count, bytes(content))
 
@@ -143,5 +143,5 @@ class VectorSender:
             if self._send_piece(self._outgoing[machine], machine):
                 return
         if isinstance(vector, PartialSum):
-            # An empty sum, so machine 0 does not wait for this machine.
+            # An empty sum, so the coordinator does not wait for this machine.
             self.send(replace(vector, count=0, content=b""), machine)

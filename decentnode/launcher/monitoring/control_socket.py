@@ -16,7 +16,8 @@ import msgspec
 from decentnode.core.text import quoted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
-from decentnode.formats.reader import Live, check_run
+from decentnode.formats.reader import Live
+from decentnode.formats.run import run_directory
 
 LIVE = "live.json"
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
@@ -55,6 +56,8 @@ class NodeStatus(msgspec.Struct):
     """Seconds since that began, or since the last report."""
     waits_for: list[int]
     loss: float | None
+    is_here: bool = True
+    """Whether the asked launcher sees the node itself; otherwise all of this is as last reported."""
 
 
 class Status(msgspec.Struct):
@@ -220,8 +223,7 @@ def live_of(run_dir: Path) -> Live | None:
     """Returns the control socket of the run; None if no launcher has published one. Raises BadInput if it is
     no run.
     """
-    check_run(run_dir)
     try:
-        return msgspec.json.decode((run_dir / LIVE).read_bytes(), type=Live)
+        return msgspec.json.decode((run_directory(run_dir) / LIVE).read_bytes(), type=Live)
     except (OSError, *UNDECODABLE):
         return None

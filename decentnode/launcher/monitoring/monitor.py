@@ -153,6 +153,7 @@ class RunMonitor:
                 seconds=seconds,
                 waits_for=waits_for,
                 loss=member.loss,
+                is_here=beat is not None,
             )
         seen = beat.read()
         state = "stuck" if self.watchdog.is_stuck(rank) else member.state

@@ -231,8 +231,9 @@ class Watchdog:
     def waits_for(self, rank: int, behind: Behind | None = None) -> list[int]:
         """Returns the peers that a local node waits for, those first that are behind it; empty without any.
 
-        If it does not say for whom: all that are behind. `behind` has the answers of one pass over many
-        nodes: all that wait in one round wait for the same ones.
+        If it does not say for whom, as in a collective operation: all that are behind. Of a wait that has
+        just begun nobody knows, as a node tells only of one that lasts. `behind` has the answers of one pass
+        over many nodes: all that wait in one round wait for the same ones.
         """
         seen = self._beats[rank].read()
         if seen.activity is not Activity.RECEIVE:
@@ -240,6 +241,8 @@ class Watchdog:
         if seen.awaited:
             late = [peer for peer in seen.awaited if self._is_behind(peer, seen.round)]
             return [*late, *(peer for peer in seen.awaited if peer not in late)]
+        if time.monotonic() - seen.since < CHECK_INTERVAL:
+            return []
         behind = {} if behind is None else behind
         if seen.round not in behind:
             behind[seen.round] = [p for p in sorted(self._active) if self._is_behind(p, seen.round)]
@@ -299,6 +302,8 @@ class Watchdog:
         activities = {seen.activity for seen in self._sightings(watched)}
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # the nodes bound this wait themselves
+        if self._are_scripts and activities == {Activity.END}:
+            return NEVER
         return self._timeouts.stuck_process(
             watched.longest, Activity.START in activities, Activity.EVALUATE in activities,
             saved_bytes=self._saved_bytes * (Activity.CHECKPOINT in activities),

@@ -1,7 +1,7 @@
 """Mean model, consensus distance, and the evaluation of the mean model.
 
-Each machine has one observer, a thread of its launcher that reads the nodes' snapshots. Machine 0 combines
-the partial sums of all machines. No node waits for it longer than `Timeouts.snapshot`.
+Each machine has one observer, a thread of its launcher that reads the nodes' snapshots. The coordinator
+combines the partial sums of all machines. No node waits for it longer than `Timeouts.snapshot`.
 """
 
 import contextlib
@@ -54,6 +54,8 @@ class _RoundParts:
     distances: dict[int, PartialDistance] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
     """Machines that have received this one's vector."""
+    coordinator: int = 0
+    """The machine that its contributions were sent to."""
 
     @property
     def count(self) -> int:
@@ -83,17 +85,16 @@ class ModelObserver(threading.Thread):
     local: Collection[int]
     """The ranks of this machine."""
     send: Callable[[Contribution], object]
-    """Sends contributions: to machine 0, or from there to all."""
+    """Sends contributions: to the coordinator, or from there to all."""
     test: Callable[[Tensor, int], dict[str, float]] | None
     """Evaluates a vector after a round."""
     notify: Callable[[], object] = lambda: None
     """Called when there is something to send or show, or the thread ends."""
     machines: set[int] = field(default_factory=lambda: {0})
-    """The machines whose contributions machine 0 waits for."""
+    """The machines whose contributions the coordinator waits for."""
+    coordinator: int = 0
     is_late: bool = False
     """This machine joined late and contributes nothing before its first evaluation."""
-    is_alone: bool = False
-    """Machine 0 is silent: vectors are released at once, and nothing is observed."""
     observations: queue.SimpleQueue[Observation] = field(default_factory=queue.SimpleQueue)
     error: BaseException | None = None
     _expected: Mapping[int, int] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class ModelObserver(threading.Thread):
     _next_check: float = 0.0
     """When rounds are checked also if reports are missing."""
     _newcomers: set[int] = field(default_factory=set)
-    """Late machines, which machine 0 waits for from their first evaluations on."""
+    """Late machines, which the coordinator waits for from their first evaluations on."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _rounds: dict[int, _RoundParts] = field(default_factory=dict)
     _clock: AwakeClock = field(default_factory=lambda: AwakeClock(POLL_INTERVAL))
@@ -127,10 +128,14 @@ class ModelObserver(threading.Thread):
         if published.rank in self.local:
             self.take(published)
 
-    def expect(self, machines: set[int]) -> None:
-        """Makes machine 0 wait for these machines, for new ones from their first evaluations on."""
+    def expect(self, machines: set[int], coordinator: int) -> None:
+        """Makes the coordinator wait for these machines, for new ones from their first evaluations on."""
         self._newcomers |= machines - self.machines
-        self.machines = machines
+        self.machines, self.coordinator = machines, coordinator
+
+    @property
+    def _coordinates(self) -> bool:
+        return self.coordinator == self.machine
 
     def take(self, event: Published | Contribution | VectorAck) -> None:
         """Passes a published vector, or another machine's contribution, to the thread."""
@@ -217,7 +222,8 @@ class ModelObserver(threading.Thread):
         may_begin = isinstance(event, Published) or not (isinstance(event, VectorAck) or self._is_full())
         if event.round not in self._rounds and not may_begin:
             return
-        round_parts = self._rounds.setdefault(event.round, _RoundParts(self._clock.now()))
+        begun = _RoundParts(self._clock.now(), coordinator=self.coordinator)
+        round_parts = self._rounds.setdefault(event.round, begun)
         before = round_parts.parts
         match event:
             case Published():
@@ -241,7 +247,7 @@ class ModelObserver(threading.Thread):
     def _advance(self, round: int, parts: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
-        late = self.is_alone or self._clock.now() - parts.grew > Timeouts.observation
+        late = self._clock.now() - parts.grew > Timeouts.observation
         answered = parts.shown | parts.declined
         # A node in a later round has skipped this one.
         are_here = all(rank in answered or done > round for rank, done in self._expected.items())
@@ -250,22 +256,28 @@ class ModelObserver(threading.Thread):
             if not parts.shown:
                 # There may never be a mean to measure a distance from.
                 self._contribute(PartialDistance(self.machine, round, 0, 0.0))
+        if parts.coordinator != self.coordinator:
+            # The last one is silent, and what it had is needed again.
+            parts.coordinator = self.coordinator
+            for known in (parts.sums, parts.distances):
+                if self.machine in known:
+                    self._contribute(known[self.machine])
         awaited = self.machines - self._newcomers
-        if self.machine == 0 and parts.mean is None and (late or awaited <= parts.sums.keys()):
+        if self._coordinates and parts.mean is None and (late or awaited <= parts.sums.keys()):
             self._make_mean(round, parts)
         is_summed = self.machine in parts.sums
         if parts.mean is not None and self.machine not in parts.distances and is_summed:
             distance = self._distance(round, parts)
             self._contribute(PartialDistance(self.machine, round, len(parts.shown), distance))
-        complete = self.machine != 0 or awaited <= parts.distances.keys()
+        complete = not self._coordinates or awaited <= parts.distances.keys()
         if late or (is_summed and complete and (parts.mean is not None or not parts.count)):
             self._conclude(round, parts)
             self.notify()
 
     def _contribute(self, contribution: Contribution) -> None:
-        """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""
+        """Books a contribution of this machine, and sends it: a mean to all, others to the coordinator."""
         self._book(contribution)
-        if isinstance(contribution, MeanVector) == (self.machine == 0):
+        if isinstance(contribution, MeanVector) == self._coordinates:
             self.send(contribution)
             self.notify()
 
@@ -301,12 +313,10 @@ class ModelObserver(threading.Thread):
             self.snapshots.release(rank, round)
 
     def _conclude(self, round: int, parts: _RoundParts) -> None:
-        """Forgets a round, whose later input is ignored; machine 0 then has its observation."""
+        """Forgets a round, whose later input is ignored; the coordinator then has its observation."""
         self._release(round, self._rounds.pop(round))
         self._concluded.add(round)
-        if self.machine != 0:
-            return
-        if parts.mean is None:
+        if parts.mean is None or not self._coordinates:
             # Otherwise the row of this round waits for an observation until the run ends.
             self.observations.put(Observation(round, 0, None, None))
             return

@@ -329,10 +329,10 @@ class ScriptServer:
             self._start_again(position, code)
             return
         if word != attachment.FAILED:
+            # Of a node that has reported its end this changes nothing.
+            how = "its process has ended" if code is None else how_it_ended(code)
             for rank in self._context.experiment.processes[position].ranks:
-                if self._context.heartbeats.of(rank).read().activity is not Activity.END:
-                    how = "its process has ended" if code is None else how_it_ended(code)
-                    self._report(Failed(rank, f"{how} while it took part"))
+                self._report(Failed(rank, f"{how} while it took part"))
         self._report(Exited(position, code or int(ExitCode.FAILED)))
 
     def _lose_unborn(self, script: Script) -> None:

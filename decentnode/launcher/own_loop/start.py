@@ -13,19 +13,21 @@ from typing import Any, TextIO
 import torch
 
 from decentnode.communication.launcher_link.attachment import JoinRefusal
-from decentnode.core.process_setup import check_kernel, default_threads, signals_that_stop
+from decentnode.core.process_setup import check_kernel, default_threads, exit_by_signals
 from decentnode.core.streams import print_line
 from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode
+from decentnode.errors import BadInput, DecentnodeError, ExitCode
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
+from decentnode.launcher.cluster.scheduler import settle, this_machine
+from decentnode.launcher.early_end import end_announced
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.own_loop.loop_settings import settings_of
 from decentnode.launcher.own_loop.script_server import ScriptServer
 from decentnode.launcher.recovery.resume import ResumePlan, how_it_is_over, started_before
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
+from decentnode.launcher.state.run_directory import locked_directory
 from decentnode.node.experiment import Experiment
 
 
@@ -47,15 +49,18 @@ def serve_scripts(
         request = server.first_request(start_deadline)
         os.chdir(request.folder)
         resume_plan = None if resume is None else ResumePlan(resume, by_scripts=True)
+        lock = None
         settings, ignored = settings_of(request, mapping)
         or_resume = or_resume or request.or_resume
         if or_resume:
-            settings = settle(settings, or_resume)
-            resume_plan = started_before(settings, by_scripts=True)
-            if resume_plan is not None and (line := how_it_is_over(resume_plan, this_machine(settings))):
+            settings, job = settle(settings, or_resume)
+            lock = locked_directory(Path(str(settings.run_dir)))
+            resume_plan = started_before(settings, by_scripts=True, lock=lock)
+            if resume_plan is not None and (over := how_it_is_over(resume_plan, this_machine(settings))):
+                line, code = over
                 print_line(line)
                 server.dismiss(JoinRefusal(line, is_finished=True), late=Timeouts.attach)
-                return ExitCode.OK
+                return code
         if resume_plan is not None:
             saved, given = (one.model.options["parameters"] for one in (resume_plan.settings, settings))
             if saved != given:
@@ -65,21 +70,22 @@ def serve_scripts(
             settings = settings if or_resume else resume_plan.settings
         if ignored:
             print_line(ignored)
-        job = job_of(settings)
-        settings = settings if or_resume else settle(settings)
+        if not or_resume:
+            settings, job = settle(settings)
         machine = this_machine(settings)
-        if shortage := preflight.check(settings, machine):
-            print_line(shortage)
-        experiment = Experiment.from_settings(settings)
-        launcher = Launcher(
-            experiment,
-            machine,
-            screen(sys.stdout),
-            resume_plan,
-            job=job.name if job else "",
-            make_server=server.serve,
-            or_resume=or_resume,
-        )
+        with end_announced(settings, machine, job):
+            if shortage := preflight.check(settings, machine):
+                print_line(shortage)
+            launcher = Launcher(
+                Experiment.from_settings(settings),
+                machine,
+                screen(sys.stdout),
+                resume_plan,
+                job=job,
+                make_server=server.serve,
+                or_resume=or_resume,
+                lock=lock,
+            )
         return launcher.run()
     except DecentnodeError as error:
         refusal = JoinRefusal(str(error), error.exit_code == ExitCode.BAD_INPUT)
@@ -124,16 +130,6 @@ def starter(
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     return start
-
-
-def exit_by_signals() -> None:
-    """Has signals that stop runs end this process as `sys.exit` does: while there are scripts, and no run."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(int(STOPPED_BY[signal.Signals(number)]))
-
-    for signum in signals_that_stop():
-        signal.signal(signum, end)
 
 
 def end_of_scripts(server: ScriptServer, code: ExitCode) -> ExitCode:

@@ -40,7 +40,7 @@ class CheckpointRetention:
         dispatcher.register(Rejoined, lambda report: self.undo(report.rank, report.round))
 
     def receive(self, message: CheckpointsCommitted) -> None:
-        """Deletes what machine 0 says is needed no more."""
+        """Deletes what the coordinator says is needed no more."""
         self.settle(message.round, message.kept, message.whole)
 
     def _note_problem(self, report: NotCheckpointed) -> None:
@@ -80,7 +80,8 @@ class CheckpointRetention:
         shared = sorted(set.intersection(*here)) if here else []
         newest = [max(rounds, default=-1) for rounds in here]
         kept, whole = shared[-2:][0] if shared else -1, self.newest_round
-        return self.settle(min(newest, default=-1), kept, -1 if whole is None else whole)
+        # A machine that came late does not know the checkpoints of ranks that were lost before.
+        return self.settle(min(newest, default=-1), kept, self.whole if whole is None else whole)
 
     def _has_one_behind(self, lost: Collection[int]) -> bool:
         """Whether some rank has no checkpoint after the settled round, so that nothing can change.
@@ -102,7 +103,7 @@ class CheckpointRetention:
         A rank without a checkpoint of `kept` was lost or disconnected, and keeps only that one. If the newest
         common round is damaged, all ranks have an earlier one. Checkpoints of round `whole` stay.
         """
-        # Both rounds only increase; a delayed message of machine 0 changes nothing.
+        # Both rounds only increase; a delayed message changes nothing.
         if round <= self.settled:
             return False
         self.settled, self.kept, self.whole = round, kept, whole

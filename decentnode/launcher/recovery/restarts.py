@@ -56,6 +56,9 @@ class Restarts:
             self._incarnations[position] = INCARNATIONS * start.late
             # The processes wait for a start signal that never comes here; rejoining ones replace them.
             server.restart(position, INCARNATIONS * start.late)
+            for rank in self.processes[position].ranks:
+                # As the others count it, which have a report of each time.
+                self.membership.members[rank].restarts = start.late
 
     def restart(self, argument: str) -> str:
         """Restarts the host process of a rank for `decentnode restart`; raises RunFailed."""

@@ -7,7 +7,7 @@ of it lives.
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import import_from
 from decentnode.core.streams import print_line
-from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.core.text import counted
+from decentnode.errors import STOPPED_BY, UNDECODABLE, BadInput, ExitCode
 from decentnode.formats import transcript
 from decentnode.formats.model_files import COORDINATES
 from decentnode.formats.model_files import FOLDER as MODELS
@@ -50,6 +51,21 @@ from decentnode.options import Effect
 MOST_SHOWN = 5
 THREADS = range(1, 1 << 16)
 ROUNDS = range(-1, 1 << 62)
+EARLIER = "earlier"
+"""Begins the names of the folders that have the results of attempts which began again: `earlier-1`."""
+OF_ROUNDS = ("records", MODELS, COORDINATES, transcript.FOLDER, checkpoint.FOLDER)
+"""The folders with files of rounds."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run has ended that has no rounds left."""
+
+    how: str
+    remedy: str
+    """What would continue or repeat it."""
+    code: ExitCode
+    """The exit code that it ended with."""
 
 
 class ResumePlan:
@@ -58,6 +74,7 @@ class ResumePlan:
     def __init__(
         self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False,
         with_its_code: bool = False, by_scripts: bool = False, settings: Settings | None = None,
+        lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """Raises BadInput if there is no run to resume, or if an override would change the models.
 
@@ -66,7 +83,7 @@ class ResumePlan:
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run;
         `with_its_code`: take them from the copies in the run; `by_scripts`: scripts have joined again;
         `settings`: those of a start that is repeated, which the run's own are compared with. Such a run may
-        begin again where no round was saved by all its nodes.
+        begin again where no round was saved by all its nodes. `lock`: the run's, if it is held already.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
@@ -74,11 +91,17 @@ class ResumePlan:
         if with_its_code:
             import_from(*code_folders(self.run_dir), first=True)
         # Before anything is read: another start could change it meanwhile.
-        self.lock = RunLock(self.run_dir)
+        self.lock = lock or RunLock(self.run_dir)
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.may_begin_again = settings is not None
         self.settings = replace(settings or config.load(self.config, overrides), run_dir=str(self.run_dir))
-        refuse_changes(before, self.settings)
+        self._rounds_before = before.rounds
+        remedy = "begin a new run"
+        if self.may_begin_again:
+            remedy = "take another run_dir or DECENTNODE_JOB"
+        else:
+            self.refuse_fewer_rounds()
+        refuse_changes(before, self.settings, remedy)
         if self.settings.is_of_scripts and not by_scripts:
             raise BadInput(
                 f"{run_dir}: a script has trained this run; start it again with `decentnode launch --resume "
@@ -95,40 +118,82 @@ class ResumePlan:
         self.other_code = ""
         """Files that have changed since, as text; known after `with_checkpoints`."""
         self._accepts_other_code = accepts_other_code
+        self.aside: Path | None = None
+        """Where the results of the attempts before are since `begin`, if there were any to begin again."""
         self.seconds = 0.0
         """Elapsed time of the run up to the round it resumes after."""
         self._seconds: dict[int, float] = {}
 
-    def refuse_finished(self, nodes: int) -> None:
-        """Raises BadInput if no node has rounds left; only machine 0 can know that."""
-        if ended := self.ended(nodes, self.run_dir):
-            raise BadInput(f"{self.run_dir}: {'; to continue, set '.join(ended)}")
+    def refuse_fewer_rounds(self) -> None:
+        """Raises BadInput for fewer rounds than the run has; nothing is wrong with them once it is over."""
+        before = self._rounds_before
+        if self.settings.rounds < before:
+            raise BadInput(
+                f"rounds can only grow; this run has {before}, not {self.settings.rounds} "
+                f"(for instance rounds={2 * before})"
+            )
 
-    def ended(self, nodes: int, run_dir: Path) -> tuple[str, str] | None:
-        """Returns how the run has ended and what would continue it, if no node has rounds left.
+    def refuse_finished(self, nodes: int) -> None:
+        """Raises BadInput if no node has rounds left."""
+        if ended := self.finished(nodes, self.run_dir):
+            raise BadInput(f"{self.run_dir}: {ended.how}; to continue, set {ended.remedy}")
+
+    def finished(self, nodes: int, run_dir: Path) -> RunEnd | None:
+        """Returns how the run has ended, if all nodes have finished and none has rounds left.
 
         `run_dir`: the directory of a machine that knows of all nodes. Raises BadInput for another run.
         """
-        path = run_dir / "summary.json"
-        if not os.path.exists(path):  # noqa: PTH110 - that of another machine may not be ours
+        if not (summary := self._summary(run_dir)) or summary["finished_nodes"] < nodes:
             return None
-        finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
-        if (run_id := read_object(path).get("run_id")) != self._state["run_id"]:
-            raise BadInput(f"{path}: is of another run, {run_id}; remove it")
-        target: dict[str, Any] = read_object(path).get("target") or {}
-        reached, last = target.get("reached_round"), target.get("last_round")
-        wanted = {target.get("metric"): target.get("value")}
+        rounds, code = summary["rounds"], _code_of(summary) or ExitCode.OK
+        reached, last = self._reached(summary)
         done = last + 1 if isinstance(last, int) else rounds
         more = f", and more rounds (for instance rounds={2 * rounds})" if self.settings.rounds <= done else ""
-        if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
+        if reached is not None:
             how = f"this run has reached its target in round {reached + 1}"
-            return how, f"another one, or none (evaluation.target=null){more}"
-        if finished >= nodes and self.settings.rounds <= done:
-            return (
-                f"this run has finished all its {rounds} rounds",
-                f"more (for instance rounds={2 * rounds})",
-            )
+            return RunEnd(how, f"another one, or none (evaluation.target=null){more}", code)
+        if self.settings.rounds <= done:
+            how = f"this run has finished all its {rounds} rounds"
+            return RunEnd(how, f"more (for instance rounds={2 * rounds})", code)
         return None
+
+    def ended_with_losses(self, nodes: int, run_dir: Path) -> RunEnd | None:
+        """Returns how the run has ended, if by itself, with results of some nodes, and without the others.
+
+        `run_dir`: as for `finished`. Not where a signal has stopped it, where it has no result, where a loss
+        ends a run so that all continue together, and where more is asked of it.
+        """
+        settings, summary = self.settings, self._summary(run_dir)
+        finished = summary["finished_nodes"] if summary else 0
+        code = _code_of(summary)
+        if not 0 < finished < nodes or code is None or code in STOPPED_BY.values():
+            return None
+        stops = settings.failures.on_loss == "stop" or not settings.sharing.make().promises.tolerates_loss
+        is_at_other_target = isinstance((summary.get("target") or {}).get("reached_round"), int)
+        is_at_other_target &= self._reached(summary)[0] is None
+        if stops or settings.rounds > self._rounds_before or is_at_other_target:
+            return None
+        how = f"this run has ended with {nodes - finished} of {counted(nodes, 'node')} lost"
+        return RunEnd(how, "to repeat it, name another run_dir", code)
+
+    def _summary(self, run_dir: Path) -> dict[str, Any]:
+        """Returns the summary of the run in a machine's directory; empty without any. Raises BadInput."""
+        path = run_dir / "summary.json"
+        if not os.path.exists(path):  # noqa: PTH110 - that of another machine may not be ours
+            return {}
+        for key in ("finished_nodes", "rounds"):
+            read_value(path, key, int)
+        summary = read_object(path)
+        if (run_id := summary.get("run_id")) != self._state["run_id"]:
+            raise BadInput(f"{path}: is of another run, {run_id}; remove it")
+        return summary
+
+    def _reached(self, summary: dict[str, Any]) -> tuple[int | None, int | None]:
+        """Returns the rounds that reached the target of the settings, and after which the nodes ended."""
+        target: dict[str, Any] = summary.get("target") or {}
+        reached, last = target.get("reached_round"), target.get("last_round")
+        is_wanted = {target.get("metric"): target.get("value")} == self.settings.evaluation.target
+        return reached if isinstance(reached, int) and is_wanted else None, last
 
     def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """Returns the Join with this machine's checkpoints; raises BadInput that names a rank without any.
@@ -209,8 +274,11 @@ class ResumePlan:
         self.seconds = self._seconds.get(start.round, 0.0)
         # In a start without this machine the others may have continued from an earlier round.
         missed = start.starts[len(self._state["starts"]) :]
+        last = min([start.round, *missed])
         with _able_to_write(self.run_dir):
-            self._cut_back(min([start.round, *missed]), ranks)
+            if last == FROM_THE_START:
+                self.aside = set_aside(self.run_dir)
+            self._cut_back(last, ranks)
             # Last: a failure above leaves the earlier settings.
             resolved = config.dump(replace(settings, run_dir=str(self.run_dir)))
             write_durably(self.config, [resolved.encode()])
@@ -232,26 +300,67 @@ class ResumePlan:
 
 
 def started_before(
-    settings: Settings, overrides: Sequence[Override] = (), by_scripts: bool = False
-) -> ResumePlan | None:
+    settings: Settings, overrides: Sequence[Override] = (), by_scripts: bool = False,
+    lock: RunLock | None = None,
+) -> ResumePlan | None:  # fmt: skip
     """Returns the plan to resume what an earlier start of the same command began; None for a new run.
 
-    `settings`: with the directory of this machine. Raises BadInput as `ResumePlan`.
+    `settings`: with the directory of this machine. `lock`: the run's, if it is held. Raises as `ResumePlan`.
     """
     run_dir = Path(str(settings.run_dir))
     # Where it cannot be seen, nothing can be written either, and the error of a new directory says so.
     if not os.path.exists(run_dir / "run.json"):  # noqa: PTH110 - it may be too long, or not ours
         return None
-    return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings)
+    return ResumePlan(run_dir, overrides, by_scripts=by_scripts, settings=settings, lock=lock)
 
 
-def how_it_is_over(resume_plan: ResumePlan, machine: int) -> str:
-    """Returns a line if no node of the run has rounds left, as machine 0 knows; otherwise an empty text."""
+def how_it_is_over(
+    resume_plan: ResumePlan, machine: int, repeats_losses: bool = False
+) -> tuple[str, ExitCode] | None:
+    """Returns a line and the exit code of a run that has ended by itself, as a machine knows that was there.
+
+    `repeats_losses`: one that lost nodes is not over. Raises BadInput for fewer rounds where it is not.
+    """
     run_dir, settings = resume_plan.run_dir, resume_plan.settings
+    nodes = settings.mapping.make().num_nodes
     # Machines that share a file system have their directories side by side.
-    known = run_dir if machine == 0 else run_dir.with_name("machine-0")
-    ended = resume_plan.ended(settings.mapping.make().num_nodes, known)
-    return f"{run_dir}: {ended[0]}; nothing is left to do" if ended else ""
+    others = [run_dir.with_name("machine-0")] if machine else []
+    for known in (run_dir, *others):
+        if ended := resume_plan.finished(nodes, known):
+            return f"{run_dir}: {ended.how}; nothing is left to do", ended.code
+        if not repeats_losses and (ended := resume_plan.ended_with_losses(nodes, known)):
+            return f"{run_dir}: {ended.how}; nothing is left to do; {ended.remedy}", ended.code
+    # The command of a run that was extended since is no mistake once it has finished.
+    resume_plan.refuse_fewer_rounds()
+    return None
+
+
+def _code_of(summary: dict[str, Any]) -> ExitCode | None:
+    """Returns the exit code of the launcher that wrote it; None for one that does not say it."""
+    return next((code for code in ExitCode if code == summary.get("exit_code")), None)
+
+
+def set_aside(run_dir: Path) -> Path | None:
+    """Moves the results of a run that begins again to a folder of their own, and returns it.
+
+    Without an evaluation and a summary nothing is moved: such a start has come to nothing. Events stay where
+    they are, because a launcher writes there already. Raises OSError.
+    """
+    last = [run_dir / "evaluations.jsonl", run_dir / "summary.json"]
+    if not any(path.exists() and path.stat().st_size for path in last):
+        return None
+    number = 1
+    while (aside := run_dir / f"{EARLIER}-{number}").exists():
+        number += 1
+    # Folders stay: nodes that wait for the start may have made them. The summary is last, so that a start
+    # after a crash amid this moves what is left.
+    for path in [*(p for name in OF_ROUNDS for p in sorted((run_dir / name).rglob("*"))), *last]:
+        # A node writes its private key before the start.
+        if path.is_file() and path.suffix != transcript.KEY_ENDING:
+            moved = aside / path.relative_to(run_dir)
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(moved)
+    return aside
 
 
 def write_state(
@@ -315,13 +424,11 @@ def settings_digest(experiment: Experiment) -> str:
     return config.hash_of(content | {"mapping": nodes_of_machines(settings)})
 
 
-def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
-    """Raises BadInput with a line for each changed key that would make it another run."""
-    if new_settings.rounds < old_settings.rounds:
-        raise BadInput(
-            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds} "
-            f"(for instance rounds={2 * old_settings.rounds})"
-        )
+def refuse_changes(old_settings: Settings, new_settings: Settings, remedy: str = "begin a new run") -> None:
+    """Raises BadInput with a line for each changed key that would make it another run, but for `rounds`.
+
+    `remedy`: how that other run is begun.
+    """
 
     def decides_models(effect: Effect) -> bool:
         return old_settings.decides_models(effect) or new_settings.decides_models(effect)
@@ -332,7 +439,7 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
         for settings in (old_settings, new_settings)
     )
     refused = [
-        f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
+        f"{key} cannot change from {show(old)} to {show(new)}, because it would be another run; {remedy}"
         for key, (old, new) in differences(before, after)
     ]
     if refused:

@@ -13,7 +13,12 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import CodeVersion
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.launcher.recovery.fingerprint import fingerprint
-from decentnode.launcher.recovery.resume import ResumePlan, settings_digest, write_state
+from decentnode.launcher.recovery.resume import (
+    ResumePlan,
+    nodes_of_machines,
+    settings_digest,
+    write_state,
+)
 from decentnode.launcher.state.messages import CheckpointsCommitted, Join, LauncherMessage, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
@@ -27,20 +32,20 @@ class RunState:
 
     def __init__(
         self, experiment: Experiment, machine: int, run_dir: Path, resume_plan: ResumePlan | None,
-        job: str = "", threads: int = 1, or_resume: bool = False,
+        job: str = "", threads: int = 1, or_resume: bool = False, lock: RunLock | None = None,
     ) -> None:  # fmt: skip
         """`resume_plan`: the run to resume; None: a new one. `job`: whose machines these are, if not listed.
         `threads`: of torch in each process. `or_resume`: a new run may be the one that others resume.
+        `lock`: that of a new run, where who starts it holds it already.
 
         Raises BadInput if the run is in progress.
         """
         self._threads = threads
         self.resume_plan = resume_plan
-        self.lock = resume_plan.lock if resume_plan else RunLock(run_dir)
+        self.lock = resume_plan.lock if resume_plan else lock or RunLock(run_dir)
         self.identity = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        # Only machine 0 receives the checkpoint reports of all ranks.
-        self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
+        self.retention = CheckpointRetention(run_dir / FOLDER, ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
         self._machine, self._job, self._or_resume = machine, job, or_resume
@@ -51,11 +56,16 @@ class RunState:
         """Returns the message with which this machine joins; checkpoints only to resume. Raises BadInput."""
         experiment = self._experiment
         settings, graph = experiment.settings, experiment.graph.graph
+        agreed = config.agreed(settings, graph)
+        own = experiment.mapping.address(self._machine)
+        if self._job:
+            # Its machines learn their addresses from each other.
+            agreed["mapping"] = nodes_of_machines(settings)
         join = Join(
-            machine=self._machine, version=__version__, digest=config.digest(settings, graph),
+            machine=self._machine, version=__version__, digest=config.hash_of(agreed),
             dataset=experiment.samples.digest, job=self._job, code=experiment.sources.parts,
             package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
-            settings=config.flattened(config.agreed(settings, graph)), or_resume=self._or_resume,
+            settings=config.flattened(agreed), or_resume=self._or_resume, address=own if self._job else "",
         )  # fmt: skip
         if self.resume_plan is None:
             nothing = {rank: [FROM_THE_START] for rank in self._local}
@@ -100,14 +110,16 @@ class RunState:
         if round != FROM_THE_START:
             return f"continues after round {round + 1}{with_other}"
         begins_again = self.resume_plan is not None and not self._is_late
-        return f"begins again: no round was saved by all nodes{with_other}" if begins_again else ""
+        aside = self.resume_plan.aside if self.resume_plan else None
+        earlier = f"; the results so far are in {aside}" if aside else ""
+        return f"begins again: no round was saved by all nodes{earlier}{with_other}" if begins_again else ""
 
     @property
     def saved_by_all(self) -> int | None:
         """The newest round that all nodes were saved after, if known here; None: none."""
-        if not self._machine:
-            return self.retention.newest_round
-        known = max(self.retention.kept, self.identity.round)
+        newest = self.retention.newest_round
+        # A machine that came late does not know of all checkpoints.
+        known = max(self.retention.kept, self.identity.round, FROM_THE_START if newest is None else newest)
         return known if known != FROM_THE_START else None
 
     @property
@@ -116,15 +128,13 @@ class RunState:
         folders = (self._run_dir / FOLDER / f"{rank:05d}" for rank in self._local)
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.*"))
 
-    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[LauncherMessage], object]) -> str:
+    def tend(self, lost: Iterable[int], coordinates: bool, send: Callable[[LauncherMessage], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.
 
-        Machine 0 decides; without it each machine does for its own nodes.
+        The coordinator decides for all.
         """
-        # Machine 0 knows the checkpoints of all ranks; another machine judges by its own alone.
-        is_news = (not self._machine or is_alone) and self.retention.tend(lost)
-        if is_news and self._machine == 0:
-            retention = self.retention
-            send(CheckpointsCommitted(retention.settled, retention.kept, retention.whole))
+        retention = self.retention
+        if coordinates and retention.tend(lost):
+            send(CheckpointsCommitted(retention.settled, retention.kept, retention.whole, self._machine))
         problem, self.retention.problem = self.retention.problem, ""
         return problem if problem and self._limiter.allows() else ""

@@ -21,6 +21,7 @@ from decentnode.formats.reader import (
     EvaluationRow,
     StrPath,
     check_run,
+    machine_parts,
     read_evaluations,
     read_events,
     read_object,
@@ -215,10 +216,10 @@ def verify(run_dir: StrPath) -> list[str]:
     of other machines whose directories are below. Starts nothing, and imports no plug-in. Raises BadInput if
     that is not the directory of a run, or is one in progress.
     """
-    below = sorted(path.parent for path in Path(run_dir).glob("machine-*/config.yaml"))
-    if not below or (Path(run_dir) / "config.yaml").exists():
+    below = machine_parts(run_dir)
+    if not below:
         check_run(run_dir)
-        below.insert(0, Path(run_dir))
+        below = [Path(run_dir), *sorted(path.parent for path in Path(run_dir).glob("machine-*/config.yaml"))]
     found, ids = list[str](), set[str]()
     for part in below:
         if (run := RunFiles(part)).state == RUNNING:

@@ -81,13 +81,14 @@ class LiveConsole:
             self.line(f"    {line[:MOST_LETTERS]}", "dim")
 
     def ended(
-        self, summary: dict[str, Any], run_dir: Path, code: ExitCode, more: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        """Shows the result; `summary` is the content of summary.json, `more`: further lines."""
+        self, summary: dict[str, Any], run_dir: Path, code: ExitCode, more: Sequence[tuple[str, str]] = (),
+        repetition: str = "",
+    ) -> None:  # fmt: skip
+        """Shows the result; `summary` is the content of summary.json; the rest as for `closing_lines`."""
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
-        lines = [*closing_lines(summary, code, run_dir, more)]
+        lines = [*closing_lines(summary, code, run_dir, more, repetition)]
         width = max(NAME_WIDTH, *(len(name) for name, _ in lines))
         for name, value in lines:
             self.line(f"  {name:<{width}} {value}")

@@ -40,9 +40,9 @@ def exit_code(
 ) -> ExitCode:
     """Returns the exit code of a launcher; `stop_signal`: the signal that stopped the run.
 
-    A signal after all known nodes have finished, while processes exit, has no effect.
+    A signal after all nodes have finished, while processes exit, has no effect.
     """
-    if stop_signal is not None and any(membership.members[r].finished is None for r in membership.known):
+    if stop_signal is not None and any(member.finished is None for member in membership.members.values()):
         return STOPPED_BY[stop_signal]
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
@@ -82,8 +82,6 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
         return f"{some}, {summary['stopped_nodes']} rejoined too late to take part"
     if code is ExitCode.NODES_LOST:
         return some if summary["not_finite"] else f"{some}; some links were lost"
-    if finished < nodes:
-        return f"{some}, those of this machine"
     target = summary.get("target")
     if target and target["last_round"] + 1 < summary["rounds"]:
         rounds = f"{target['last_round'] + 1} of {counted(summary['rounds'], 'round')}"
@@ -94,11 +92,12 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
 
 
 def closing_lines(
-    summary: dict[str, Any], code: ExitCode, run_dir: Path, more: Sequence[tuple[str, str]] = ()
-) -> Lines:
+    summary: dict[str, Any], code: ExitCode, run_dir: Path, more: Sequence[tuple[str, str]] = (),
+    repetition: str = "",
+) -> Lines:  # fmt: skip
     """Returns the lines below the headline, as name and value; without a name a line continues the last.
 
-    `more`: those of extensions.
+    `more`: those of extensions; `repetition`: what continues the run instead of `decentnode resume`.
     """
     yield from _quality(summary)
     yield from _target(summary)
@@ -138,8 +137,14 @@ def closing_lines(
         return
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         resume = shlex.join(["decentnode", "resume", str(run_dir)])
+        # A repetition leaves a run alone that has ended by itself.
+        resume = repetition if repetition and code in ENDED_BY_SIGNAL else resume
         yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"
         yield from _resume_differs(summary)
+    elif code in ENDED_BY_SIGNAL and summary["finished_nodes"] < summary["nodes"]:
+        # One that was resumed and has not begun has what was saved before.
+        if str(summary.get("run_id", "")).strip("0"):
+            yield "not saved", "a repetition begins again; checkpoint.every saves nodes meanwhile"
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
         target = summary.get("target") or {}
         is_at_target = target.get("reached_round") is not None
@@ -147,6 +152,7 @@ def closing_lines(
         has_more = is_at_target and target["last_round"] + 1 < summary["rounds"]
         overrides = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
         resume = shlex.join(["decentnode", "resume", str(run_dir), *overrides])
+        resume = f"{repetition}, with {' '.join(overrides)}" if repetition else resume
         yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
         yield from _resume_differs(summary)
     yield "results", str(run_dir)

@@ -57,7 +57,8 @@ def summarize(
     ended = max((report.rounds for report in finished.values()), default=settings.rounds)
     # A script logs when it likes.
     after = last.round + 1 if settings.is_of_scripts and last else ended
-    tests = _last_tests(last, finished, after)
+    ends = {r: end for r, end in finished.items() if end.rounds == after or not settings.is_of_scripts}
+    tests = _last_tests(last, ends, after)
     # Each node reports its whole process.
     by_process: dict[int, float] = {}
     for rank, report in finished.items():

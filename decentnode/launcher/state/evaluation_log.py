@@ -1,7 +1,7 @@
-"""The evaluations of a run on one machine, and its `evaluations.jsonl` (docs/results_records.md)."""
+"""The evaluations of a run, and its `evaluations.jsonl` (docs/results_records.md)."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,12 +9,10 @@ from statistics import fmean
 
 import msgspec
 
-from decentnode.communication.launcher_link.reports import Evaluated, Published, Rejoined, Report
+from decentnode.communication.launcher_link.reports import Evaluated, Published, Report
 from decentnode.core.line_file import LineFile
-from decentnode.errors import BadInput
 from decentnode.formats.metrics import Values
 from decentnode.formats.reader import EvaluationRow, read_evaluations
-from decentnode.formats.records import cut_back
 from decentnode.launcher.state.dispatcher import Dispatcher
 
 LogEvent = Callable[[str, str], object]
@@ -51,32 +49,24 @@ class EvaluationLog:
         self._file = LineFile(self.path, partial(self.log_event, "disk"))
         self._announced: Counter[int] = Counter()
         """By round the evaluations that reports of it announce."""
-        self._may_undo = False
-        """Whether all rows are those of an earlier launcher, which may be ahead of the others."""
 
-    def read(self, is_late: bool) -> None:
-        """Continues after the rows in the file; raises BadInput. `is_late`: this machine joins late."""
+    def read(self) -> None:
+        """Continues after the rows in the file; raises BadInput."""
         self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
-        self._may_undo = is_late
 
-    def register(self, dispatcher: Dispatcher[Report], local: Collection[int]) -> None:
-        """Registers for evaluations, and for nodes of this machine (`local`) that repeat rounds."""
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for evaluations of all nodes."""
         dispatcher.register(Published, self.add)
         dispatcher.register(Evaluated, self.add)
-        dispatcher.register(
-            Rejoined, lambda report: self.discard_from(report.round) if report.rank in local else None
-        )
 
-    def discard_from(self, round: int) -> None:
-        """Discards rows of `round` and later ones where nodes repeat these."""
-        if not self._may_undo:
-            return
-        self.rows = {done: row for done, row in self.rows.items() if done < round}
-        try:
-            cut_back(self.path, round - 1)
-        except (BadInput, OSError) as error:
-            text = f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
-            self.log_event("checkpoint", text)
+    def adopt(self, rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
+        """Writes rows that the coordinator has combined; returns those that are new here."""
+        new = [row for row in rows if row.round not in self.rows]
+        for row in new:
+            for known in (self.reports, self.metrics, self.observations):
+                known.pop(row.round, None)
+        self._write(new)
+        return new
 
     def close(self) -> str:
         """Closes the file; returns what could not be written in one line, or an empty text."""
@@ -84,9 +74,6 @@ class EvaluationLog:
 
     def add(self, report: Published | Evaluated) -> None:
         """Records one node's evaluation, unless the row of its round is written."""
-        if isinstance(report, Published):
-            # From here on the rows are those of this launcher, whose nodes are up to date.
-            self._may_undo = False
         if report.round in self.rows:
             return
         if isinstance(report, Published):
@@ -104,6 +91,14 @@ class EvaluationLog:
         return any(
             len(reports) >= nodes and len(self.metrics.get(round, ())) >= self._announced[round]
             for round, reports in self.reports.items()
+        )
+
+    def awaits(self, ranks: Collection[int]) -> bool:
+        """Whether an evaluation in the background of one of these nodes' models is still to be reported."""
+        return any(
+            report.evaluation == "background" and rank in ranks and rank not in self.metrics.get(round, ())
+            for round, reports in self.reports.items()
+            for rank, report in reports.items()
         )
 
     def complete(
@@ -126,13 +121,17 @@ class EvaluationLog:
                 break
             are_here = all(rank in reports or done > round for rank, done in expected.items())
             if are_here and (round in self.observations or not observed) and (row := self._row(round)):
-                self._file.append(msgspec.json.encode(row))
                 rows.append(row)
+        self._write(rows)
+        return rows
+
+    def _write(self, rows: Collection[EvaluationRow]) -> None:
+        for row in rows:
+            self._file.append(msgspec.json.encode(row))
         if rows:
             # An evaluation row is not repeated at a resume after its round.
             self._file.sync()
         self.rows |= {row.round: row for row in rows}
-        return rows
 
     def _is_awaited(self, round: int, expected: Mapping[int, int], unanswered: Collection[int]) -> bool:
         """Whether metrics of a model that was published after this round will still be reported."""

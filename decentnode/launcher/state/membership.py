@@ -89,19 +89,15 @@ class MembershipTable:
         ranks: Iterable[int],
         home: Mapping[int, tuple[int, ...]],
         local: Iterable[int] | None = None,
-        learns_all: bool = True,
         heartbeats: HeartbeatBoard | None = None,
     ) -> None:
         """`home`: the ranks of each host process, by its position; `local`: those of this machine, by default
-        all; `learns_all`: whether this launcher learns of the others how they end, as machine 0 does;
-        `heartbeats`: of the nodes here.
+        all; `heartbeats`: of the nodes here.
         """
         self.members = {rank: Member() for rank in ranks}
         self.active = set(self.members)
         """Ranks that may still report."""
         self.local = set(self.members if local is None else local)
-        self.known = set(self.members) if learns_all else self.local
-        """Ranks whose end this launcher learns."""
         self.home = home
         self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
         """The ranks of each host process of this machine, by its position."""
@@ -211,10 +207,8 @@ class MembershipTable:
 
     def start(self, round: int = -1) -> None:
         """Records the start signal; the nodes have done `round` and continue after it."""
-        # The progress of the others is not reported here, so it stays unknown.
-        for rank in self.known:
-            self.members[rank].round = round
         for rank, member in self.members.items():
+            member.round = round
             member.last_report = time.monotonic()
             if member.state is MemberState.STARTING:
                 self.set_state(rank, MemberState.RUNNING)
@@ -242,7 +236,7 @@ class MembershipTable:
         return [*progress]
 
     def progress_of(self, rank: int) -> reports.RoundProgress:
-        """Returns the progress of a node as it is reported to machine 0."""
+        """Returns the progress of a node as it is reported to other machines."""
         member = self.members[rank]
         return reports.RoundProgress(rank, member.round, member.loss, member.bytes_sent, member.epsilon)
 
@@ -303,14 +297,20 @@ class MembershipTable:
 
     # The end.
 
-    def last_words(self) -> list[Report]:
-        """Returns the last reports of the nodes here that finished or stopped."""
-        members = [(rank, self.members[rank]) for rank in sorted(self.local)]
-        last_reports = (
-            Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
-            for rank, member in members
-        )
-        return [report for report in last_reports if report is not None]
+    def standing(self) -> list[Report]:
+        """Returns the state of each node here as a report: how it ended, or its progress."""
+        standing: list[Report] = []
+        for rank in sorted(self.local):
+            member = self.members[rank]
+            if member.finished is not None:
+                standing.append(member.finished)
+            elif member.state is MemberState.STOPPED:
+                standing.append(Stopped(rank, member.round + 1))
+            elif member.state is MemberState.LOST:
+                standing.append(reports.Failed(rank, member.error, member.out_of_memory, member.is_bad_input))
+            else:
+                standing.append(self.progress_of(rank))
+        return standing
 
     def broken_edges(self) -> list[PeerMissing]:
         """Returns edges that were dropped although both ends finished."""

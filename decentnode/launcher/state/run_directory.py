@@ -8,24 +8,31 @@ from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 
+import msgspec
+
 from decentnode.config import loader as config
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.formats.lease import LOCK, held_elsewhere, lease_in, own_lease
 from decentnode.formats.partition_table import PARTITION_FILE
 from decentnode.formats.records import write_atomically
 from decentnode.node.experiment import Experiment
 
 FINISHING = b"writers\n"
 """What a lock file has while it is held by writers of a killed launcher alone."""
+HEARTBEAT_INTERVAL = Timeouts.lease / 6
 
 
 class RunLock:
-    """Held by a launcher and all its processes, so two starts of a run cannot write to one directory."""
+    """Held by a launcher and all its processes, so two starts of a run cannot write to one directory.
 
-    def __init__(self, run_dir: Path, subject: str = "this run", shared: bool = False) -> None:
-        """Takes the lock; raises BadInput if another start holds it. `shared`: several may have it."""
-        path, kind = run_dir / "lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    It is also a lease that other hosts of a shared disk see, as long as `renew` is called.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        """Takes the lock; raises BadInput if another start holds it, here or on another host."""
+        path = run_dir / LOCK
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -34,27 +41,44 @@ class RunLock:
         while True:
             try:
                 # The lock belongs to the open file, so forked processes hold it, too.
-                fcntl.flock(fd, kind | fcntl.LOCK_NB)
-                os.ftruncate(fd, 0)
-                self._fd = fd
-                return
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (holder := held_elsewhere(run_dir, fd)) is None:
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, msgspec.json.encode(own_lease()), 0)
+                    self._fd, self._renewed = fd, time.monotonic()
+                    return
+                fcntl.flock(fd, fcntl.LOCK_UN)
             except BlockingIOError:
-                # Retried, because the processes of a killed launcher end a moment later.
-                if time.monotonic() > limit:
-                    if not is_extended and os.pread(fd, len(FINISHING), 0) == FINISHING:
-                        limit, is_extended = limit + Timeouts.last_rows, True
-                        continue
-                    os.close(fd)
-                    raise BadInput(f"{run_dir}: {subject} is in progress; stop it first") from None
+                holder = lease_in(fd)
             except OSError as error:
                 os.close(fd)
                 raise BadInput(f"{path} cannot be locked: {error.strerror or error}") from error
+            # Retried, because the processes of a killed launcher end a moment later.
+            if time.monotonic() > limit:
+                if is_extended or os.pread(fd, len(FINISHING), 0) != FINISHING:
+                    os.close(fd)
+                    of_holder = f" ({holder})" if holder else ""
+                    raise BadInput(f"{run_dir}: this run is in progress{of_holder}; stop it first")
+                limit, is_extended = limit + Timeouts.last_rows, True
             time.sleep(0.05)
+
+    def renew(self) -> None:
+        """Shows other hosts that the run goes on; may be called at any time, and as often as one likes."""
+        if (now := time.monotonic()) - self._renewed > HEARTBEAT_INTERVAL:
+            self._renewed = now
+            with contextlib.suppress(OSError):
+                os.utime(self._fd)
+
+    def end_lease(self) -> None:
+        """Lets other hosts have the run, whose last file is written; processes here may still hold it."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
 
     def note_finishing(self) -> None:
         """Lets other starts know that only writers hold it, which end within `Timeouts.last_rows`."""
         # A shared lock would tell the same, but flock first gives up the exclusive one.
         with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, FINISHING, 0)
 
     def fileno(self) -> int:
@@ -63,7 +87,21 @@ class RunLock:
 
     def release(self) -> None:
         """Releases it in this process; it is free when the last process that has it ends."""
+        self.end_lease()
+        self.close()
+
+    def close(self) -> None:
+        """Leaves it to the processes that were forked meanwhile."""
         os.close(self._fd)
+
+
+def locked_directory(run_dir: Path) -> RunLock:
+    """Makes the directory of a run, unless an earlier start has, and takes its lock; raises BadInput."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput.at("run_dir", f"{run_dir} cannot be written: {error.strerror}") from error
+    return RunLock(run_dir)
 
 
 def unused_directory(name: str) -> Path:
@@ -119,8 +157,8 @@ def make_run_directory(experiment: Experiment, machine: int = 0, or_resume: bool
 
 def _claim(path: Path) -> bool:
     """Makes the first folder of a run in an empty directory; False if it is not empty."""
-    # The root of a file system has a folder of the system's.
-    if any(entry.name != "lost+found" for entry in path.iterdir()):
+    # The root of a file system has a folder of the system's; a sweep holds a run before its start.
+    if any(entry.name not in ("lost+found", LOCK) for entry in path.iterdir()):
         return False
     try:
         (path / "records").mkdir()

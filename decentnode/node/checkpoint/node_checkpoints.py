@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.communication.launcher_link.shared_array import SharedMemory
@@ -17,6 +19,8 @@ from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
 
 FROM_THE_START = -1
+MOST_ADDRESS = 64
+"""Bytes of an IPv6 address as text, with a scope."""
 Snapshot = Callable[[], object]
 """Returns the state of a node, its elapsed time and its counters."""
 
@@ -34,6 +38,7 @@ class RunIdentity:
         # Only the launcher writes this memory; host processes read it.
         self.memory = SharedMemory(fd)
         self._absent = self.memory.array((ranks,), "bool")
+        self._addresses = self.memory.array((ranks, MOST_ADDRESS), "uint8")
         self._words = self.memory.array((4,))
         if self.memory.is_new:
             self._words[2] = FROM_THE_START
@@ -59,6 +64,16 @@ class RunIdentity:
     @absent.setter
     def absent(self, ranks: Collection[int]) -> None:
         self._absent[:] = [rank in ranks for rank in range(len(self._absent))]
+
+    def address_of(self, rank: int) -> str:
+        """Returns where the machine of a rank is, if the configuration does not say it; or nothing."""
+        return bytes(self._addresses[rank]).rstrip(b"\0").decode()
+
+    def move(self, ranks: Collection[int], address: str) -> None:
+        """Records where the machine of these ranks is reached from now on."""
+        content = address.encode().ljust(MOST_ADDRESS, b"\0")
+        for rank in ranks:
+            self._addresses[rank] = np.frombuffer(content, np.uint8)
 
     @property
     def stamp(self) -> RunStamp:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from decentnode.communication.base import Endpoint
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
-from decentnode.communication.launcher_link.reports import Evaluated, Published
+from decentnode.communication.launcher_link.reports import MOST_BYTES, Evaluated, Published
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key
 from decentnode.core.text import counted
@@ -26,7 +26,7 @@ from decentnode.datasets.partition import Iid, Partition
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, RunFailed
 from decentnode.formats.records import RoundRecord, private_megabytes
 from decentnode.graph.shard_planes import ShardPlanes
-from decentnode.node.evaluation import NodeResources
+from decentnode.node.evaluation import NodeResources, report_bytes
 from decentnode.node.local_update import AdaptWhileCommunicating
 from decentnode.node.own_loop.loop_steps import LoopSteps
 from decentnode.node.own_loop.turn import Turn
@@ -47,6 +47,8 @@ class LoggedScores(AfterRound):
     steps: LoopSteps
     scores: dict[str, float] = field(default_factory=dict)
     round: int = -1
+    evaluated: Evaluated | None = None
+    """The report of these scores, until the loop goes on: it may log more of them before."""
     peak_memory_mb: float = 0.0
 
     async def after(self, record: RoundRecord) -> bool:
@@ -200,6 +202,7 @@ class LoopNode:
         """Counts a step; returns whether it is the participant's turn. Raises RunFailed and RoundsEnded."""
         self.round_ended = False
         self._refuse_the_past("step()")
+        self._send_scores()
         if self.is_server:
             raise RunFailed(f"rank {self.rank} is the server, which makes no steps; call serve()")
         if not self._steps.is_step():
@@ -275,6 +278,11 @@ class LoopNode:
         scores = {name: float(value) for name, value in metrics.items()}
         if self._logged.round == round:
             scores = self._logged.scores | scores
+        if (needed := report_bytes(scores)) > MOST_BYTES:
+            raise RunFailed(
+                f"rank {self.rank}: log() of {counted(len(scores), 'number')} after one round needs {needed} "
+                f"bytes of a report, which has {MOST_BYTES}; log fewer, or with shorter names"
+            )
         records = participant.records
         # Shards have no mean that the observer could compute.
         published = (
@@ -295,7 +303,13 @@ class LoopNode:
             )  # fmt: skip
         self._logged.round, self._logged.scores = round, scores
         self._logged.peak_memory_mb = max(self._logged.peak_memory_mb, private_megabytes())
-        resources.reporter.send(Evaluated(self.rank, round, scores))
+        self._logged.evaluated = Evaluated(self.rank, round, scores)
+
+    def _send_scores(self) -> None:
+        """Reports what was logged after the last round: the loop goes on."""
+        if (evaluated := self._logged.evaluated) is not None:
+            self._logged.evaluated = None
+            self._resources.reporter.send(evaluated)
 
 
 class AwaitedNode(LoopNode):
@@ -336,6 +350,7 @@ class AwaitedNode(LoopNode):
     def leave(self) -> None:
         """Ends this rank's part: the others go on without it, or end, too."""
         self._has_left = True
+        self._send_scores()
         self._participant.scheduler.end()
         self._turn.leave()
 
@@ -359,6 +374,7 @@ class AwaitedNode(LoopNode):
             pass
 
     async def _pass_on(self, asks: bool = False) -> bool:
+        self._send_scores()
         rounds = self.rounds
         await self._turn.pass_on(asks)
         return self._after_turn(rounds)
@@ -375,7 +391,7 @@ class BlockingNode(LoopNode):
         super().__init__(*args, **more)
         self._loop = asyncio.new_event_loop()
         self._run_participant, self._closes = run, closes
-        self._task: asyncio.Task[ExitCode] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._code = ExitCode.OK
 
     @property
@@ -495,6 +511,7 @@ class BlockingNode(LoopNode):
         if self._has_left:
             return
         self._has_left = True
+        self._send_scores()
         self._participant.scheduler.end()
         if not failed and self._steps.never_steps:
             failed, error = True, self._steps.lacks_steps()
@@ -503,12 +520,12 @@ class BlockingNode(LoopNode):
         self._turn.leave()
         if self._task is None:
             self._task = self._loop.create_task(self._run_to_end())
-        if not self._task.done():
-            self._wait(self._turn.until_over())
+        self._wait(self._ended(self._task))
         self._loop.close()
         self._closes(self._code)
 
     def _pass_on(self, asks: bool = False) -> bool:
+        self._send_scores()
         rounds = self.rounds
         if self._task is None:
             self._task = self._loop.create_task(self._run_to_end())
@@ -519,12 +536,14 @@ class BlockingNode(LoopNode):
         # Before the first step changes the model.
         self.start()
 
-    async def _run_to_end(self) -> ExitCode:
+    async def _run_to_end(self) -> None:
         try:
             self._code = await self._run_participant(self._participant)
         finally:
             self._turn.end()
-        return self._code
+
+    async def _ended(self, task: "asyncio.Task[None]") -> None:
+        await asyncio.wait([task])
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs the event loop of this node until the work is done."""

@@ -259,6 +259,10 @@ class LoopSteps(LocalSteps):
         rate = tally.learning_rate if self._rate is None else self._rate
         return TrainReport(self.loss, tally.steps, samples=0, learning_rate=rate)
 
+    async def left(self) -> None:
+        self.turn.end()
+        await self.turn.left()
+
     def most_steps(self, round: int) -> int | None:
         steps = self._steps_in(round)
         return None if math.isinf(steps) else int(steps)

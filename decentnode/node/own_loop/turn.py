@@ -61,6 +61,12 @@ class Turn:
         self.is_over = True
         _wake(self._loop)
 
+    async def left(self) -> None:
+        """Waits until the loop has said that it makes no further steps."""
+        while not self._has_left:
+            self._participant = asyncio.get_running_loop().create_future()
+            await self._participant
+
     # For the loop.
 
     async def pass_on(self, asks: bool = False) -> None:
@@ -71,11 +77,6 @@ class Turn:
         self._loop = asyncio.get_running_loop().create_future()
         _wake(self._participant)
         await self._loop
-
-    async def until_over(self) -> None:
-        """Waits until the participant has ended."""
-        while not self.is_over:
-            await self.pass_on()
 
     def leave(self) -> None:
         """Makes no further steps."""

@@ -12,9 +12,10 @@ from decentnode.config import loader as config
 from decentnode.core.atomic_files import TEMPORARY, write_durably
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.formats.lease import LOCK, Lease, lease_of
 from decentnode.formats.reader import CodeVersion, read_object, read_value
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
-from decentnode.launcher.state.run_directory import RunLock
+from decentnode.launcher.state.run_directory import RunLock, machine_directory
 from decentnode.node import plugin_sources
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import FOLDER
@@ -25,9 +26,8 @@ from decentnode.studies.study_file import PlannedStudy
 
 OF_A_RUN = ("config.yaml", "run.json", "summary.json")
 """Files of every run that has ended; without one of them readers take the directory for no run."""
-OWN = {"lock", f"{STUDY_FILE}{TEMPORARY}"}
+OWN = {LOCK, f"{STUDY_FILE}{TEMPORARY}"}
 """Files that another sweep that starts at the same time may have made."""
-WHAT = "a sweep of this study"
 
 
 class RunStatus(Enum):
@@ -38,6 +38,8 @@ class RunStatus(Enum):
     RESUMABLE = "to resume"
     BROKEN = "to repeat"
     """The directory has some rounds, and no way to continue them."""
+    RUNNING = "running"
+    """A process has the lease of the run, on this host or another one of a shared disk."""
 
 
 class RunDirectory:
@@ -45,19 +47,45 @@ class RunDirectory:
 
     def __init__(self, planned: PlannedRun) -> None:
         self.planned = planned
-        self.path = planned.directory
-        self.log = self.path.with_name(f"{self.path.name}.log")
+        directory = planned.directory
+        # Of several machines the first one has the summary.
+        self.path = machine_directory(directory, 0) if planned.machines > 1 else directory
+        self.log = directory.with_name(f"{directory.name}.log")
 
     @property
     def status(self) -> RunStatus:
         """Returns the current status; raises BadInput for files of another kind."""
-        if not self.path.is_dir() or not any(self.path.iterdir()):
+        found = self.found
+        return RunStatus.RUNNING if found is not RunStatus.DONE and self.lease else found
+
+    @property
+    def found(self) -> RunStatus:
+        """Returns the status by the files of the run alone, as who has its lease wants to know."""
+        if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
             return RunStatus.NEW
         if self._is_done:
             return RunStatus.DONE
         if self._has_state and not self.settings_change and not self.code_change:
             return RunStatus.RESUMABLE
         return RunStatus.BROKEN
+
+    @property
+    def lease(self) -> Lease | None:
+        """Who has the run now, whatever sweep or command that is; None: nobody."""
+        return lease_of(self.path)
+
+    def take(self) -> RunLock | None:
+        """Takes the run, so that no other sweep does; None where another one was faster. Raises BadInput."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be made: {error.strerror}") from error
+        try:
+            return RunLock(self.path)
+        except BadInput:
+            if self.lease is None:
+                raise
+            return None
 
     @property
     def _is_done(self) -> bool:
@@ -107,18 +135,15 @@ class RunDirectory:
     def _plugin_parts(self) -> dict[str, str]:
         return PluginSources(self.planned.settings).parts
 
-    def move_aside(self, why: str) -> None:
-        """Renames the directory and its log, to make room for another attempt.
-
-        Raises BadInput if the run is in progress.
-        """
-        RunLock(self.path).release()
+    def move_aside(self, why: str, lock: RunLock) -> None:
+        """Renames the directory and its log, to make room for another attempt, and releases its lock."""
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.{why}-{number}")):
             number += 1
         self.path.rename(aside)
         if self.log.exists():
             self.log.rename(aside.with_name(f"{aside.name}.log"))
+        lock.release()
 
 
 def refuse_changes(directories: Sequence[RunDirectory], accepts_other_code: bool) -> None:
@@ -142,20 +167,17 @@ def _first(changed: dict[Path, str]) -> str:
     return f"{first} (and {counted(len(others), 'other run')}):" if others else f"{first}:"
 
 
-def open_study(study: PlannedStudy, is_part: bool) -> RunLock:
-    """Makes the directory of a study, with a copy of its file; returns its lock. Raises BadInput.
-
-    `is_part`: others may sweep other parts at the same time.
-    """
+def open_study(study: PlannedStudy) -> None:
+    """Makes the directory of a study, with a copy of its file. Raises BadInput."""
     copy = study.out / STUDY_FILE
     try:
         study.out.mkdir(parents=True, exist_ok=True)
         if not copy.exists() and any(path.name not in OWN for path in study.out.iterdir()):
             raise BadInput(f"out: {study.out} is not empty and no study; name another one (out=...)")
-        lock = RunLock(study.out, WHAT, shared=is_part)
         content = study.copy.encode()
         if not copy.exists() or copy.read_bytes() != content:
+            lock = RunLock(study.out)
             write_durably(copy, [content])
+            lock.release()
     except OSError as error:
         raise BadInput(f"out: {study.out} cannot be written: {error.strerror}") from error
-    return lock

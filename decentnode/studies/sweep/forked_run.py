@@ -14,9 +14,9 @@ from decentnode.core.streams import redirect_output
 from decentnode.errors import ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.processes.launcher_process import LauncherProcess, RunProgress
-from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.report.progress_console import ProgressConsole
 from decentnode.launcher.start import run_here
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.experiment import Experiment
 from decentnode.results.run import RunEntry
 from decentnode.studies.expansion import PlannedRun
@@ -50,7 +50,8 @@ class RunStart:
     """First ports by option of `communication`, where other runs of the sweep use those of the file."""
     entry: RunEntry
     """The entry of the run in the study."""
-    resumes: bool = False
+    lock: RunLock
+    """The lease of the run, which its processes keep."""
 
 
 @dataclass(frozen=True)
@@ -102,21 +103,25 @@ class ForkedRun:
 
 
 def _launch(start: RunStart, progress: RunProgress) -> ExitCode:
-    """Runs in the child: does what `decentnode run` or `resume` does."""
+    """Runs in the child: does what `decentnode run --continue` does."""
     redirect_output(start.log)
     os.environ.pop(SETUP, None)
-    planned, resume_plan, words = start.planned, None, list[str]()
-    settings, config = with_ports(planned.settings, start.ports), planned.base
-    if start.resumes:
-        words = [f"communication.{option}={port}" for option, port in start.ports.items()]
-        resume_plan = ResumePlan(planned.directory, words)
-        settings, config = resume_plan.settings, resume_plan.config
-    whole = start.datasets.of(planned.settings)
+    planned = start.planned
+    settings, whole = with_ports(planned.settings, start.ports), start.datasets.of(planned.settings)
 
     def console(output: TextIO) -> RunConsole:
         return RunConsole(output, progress, start.entry, directory=planned.directory)
 
-    code, _ = run_here(settings, config, words, resume_plan=resume_plan, dataset=whole, screen=console)
+    code, _ = run_here(
+        settings,
+        planned.base,
+        (),
+        dataset=whole,
+        screen=console,
+        or_resume=True,
+        lock=start.lock,
+        repeats_losses=True,
+    )
     return code
 
 

@@ -1,5 +1,6 @@
 """Runs what is missing of a study: several at a time where the machine carries them, each at most twice."""
 
+import contextlib
 import signal
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.formats.reader import read_object
 from decentnode.formats.run import RUNNING
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results import Study
 from decentnode.results.run import Run, RunEntry, read_entry
 from decentnode.studies.report.tables import cost_lines
@@ -30,6 +32,8 @@ from decentnode.studies.sweep.screen import RunningRow, SweepLines, SweepStandin
 
 COSTS = "costs.png"
 """The figure of a simulated study, in its directory."""
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks at runs of other sweeps."""
 ATTEMPTS = 2
 """How often a run is tried that fails."""
 MOST_LETTERS = 200
@@ -40,18 +44,26 @@ class Sweep:
 
     def __init__(
         self, plan: SweepPlan, datasets: DatasetCache, lines: SweepLines, command: str,
-        others: Sequence[Path] = (),
+        others: Sequence[Path] = (), may_be_alone: bool = True,
     ) -> None:  # fmt: skip
-        """`command`: the words that continue this sweep; `others`: runs that others may sweep meanwhile."""
+        """`command`: the words that continue this sweep; `others`: runs that others may sweep meanwhile.
+
+        `may_be_alone`: False where programs that are no runs of the study may have this machine, too.
+        """
         self._plan = plan
         self._datasets = datasets
         self._lines = lines
         self._command = command
-        self._others = others
+        self._others = [*others]
+        self._may_be_alone = may_be_alone
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
         """The runs in progress, by pidfd."""
+        self._runs_elsewhere: dict[str, RunDirectory] = {}
+        """The runs that other sweeps have, by name."""
+        self._looked = 0.0
+        """When they were looked at."""
         self._done = len(plan.directories) - len(self._waiting)
         self._failed: dict[str, Path] = {}
         """The logs of runs that failed twice, by the name of the run."""
@@ -67,11 +79,14 @@ class Sweep:
             signal.signal(signum, self._stop)
         try:
             self._lines.open()
-            while self._running or (self._waiting and self._signal is None):
+            while self._running or ((self._waiting or self._runs_elsewhere) and self._signal is None):
+                self._look_elsewhere()
                 self._start_what_fits()
                 self._lines.show(self._standing())
-                ended = ready(self._running, seconds=self._lines.interval) if self._running else []
-                for fd in ended:
+                pause = self._lines.interval if self._running else 0.0
+                if self._runs_elsewhere and self._signal is None:
+                    pause = min(LOOK_INTERVAL, self._lines.interval)
+                for fd in ready(self._running, seconds=pause):
                     self._collect(*self._running.pop(fd))
         finally:
             for forked, _ in self._running.values():
@@ -98,33 +113,60 @@ class Sweep:
     def _forecast(self, directory: RunDirectory) -> Forecast:
         return self._plan.forecasts.get(directory.planned.variant.name, Forecast())
 
+    def _look_elsewhere(self) -> None:
+        """Takes back the runs that no other sweep has any more, be they done or left."""
+        if not self._runs_elsewhere or time.monotonic() - self._looked < LOOK_INTERVAL:
+            return
+        self._looked = time.monotonic()
+        free = [name for name, directory in self._runs_elsewhere.items() if directory.lease is None]
+        self._waiting[:0] = map(self._runs_elsewhere.pop, free)
+
+    def _take(self, directory: RunDirectory) -> RunLock | None:
+        """Takes the lease of a run that is to do; None where it is done, or another sweep has it."""
+        lock = None if directory.status in (RunStatus.DONE, RunStatus.RUNNING) else directory.take()
+        # What there was may have changed before it was ours.
+        status = directory.found
+        if lock is not None and status is RunStatus.BROKEN:
+            directory.move_aside("interrupted", lock)
+            lock, status = directory.take(), RunStatus.NEW
+        if status is RunStatus.DONE:
+            if lock is not None:
+                lock.release()
+            self._done += 1
+            self._plan.note(directory)
+            return None
+        if lock is None:
+            name = directory.planned.name
+            self._runs_elsewhere[name] = directory
+            self._lines.line(f"{name}: {directory.lease or 'another sweep'} has it; this sweep waits for it")
+            return None
+        return lock
+
     def _start(self, directory: RunDirectory) -> None:
         planned = directory.planned
         try:
-            status = directory.status
-            if status is RunStatus.DONE:  # by a sweep of another part
-                self._done += 1
+            if (lock := self._take(directory)) is None:
                 return
-            if status is RunStatus.BROKEN:
-                directory.move_aside("interrupted")
         except BadInput as error:
             self._fail(directory, str(error))
             return
-        planned.directory.parent.mkdir(parents=True, exist_ok=True)
         # Read here, so that later runs share it; in the child it would end with the run.
         self._datasets.of(planned.settings)
         self._datasets.keep([planned.settings, *(directory.planned.settings for directory in self._waiting)])
         used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
         ports = free_ports(planned.settings, set().union(*used))
-        resumes = status is RunStatus.RESUMABLE
         labels = {axis: level.label for axis, level in planned.variant.levels.items()}
         entry = RunEntry(
             self._plan.study.name, planned.variant.name, labels, planned.seed, boot=boot(),
             began=time.monotonic(),
         )  # fmt: skip
-        start = RunStart(planned, directory.log, self._datasets, ports=ports, entry=entry, resumes=resumes)
+        start = RunStart(planned, directory.log, self._datasets, ports=ports, entry=entry, lock=lock)
         forked = ForkedRun(start)
+        # From now on the processes of the run have it.
+        lock.close()
         self._running[forked.fd] = forked, directory
+        with contextlib.suppress(ValueError):
+            self._others.remove(directory.path)
         if len(self._running) > 1:
             for running, _ in self._running.values():
                 running.alone = False
@@ -137,7 +179,7 @@ class Sweep:
     def _collect(self, forked: ForkedRun, directory: RunDirectory) -> None:
         outcome, name = forked.reap(), directory.planned.name
         try:
-            status = directory.status
+            status = directory.found
         except BadInput:
             status = RunStatus.BROKEN
         if status is RunStatus.DONE:
@@ -157,7 +199,7 @@ class Sweep:
             cpu_seconds=round(outcome.cpu_seconds, 3), exit_code=outcome.code,
         )  # fmt: skip
         try:
-            forked.alone &= not self._shared_with_others(entry)
+            forked.alone &= not self._shared_with_others(entry) and self._may_be_alone
             entry.alone = forked.alone
             entry.save(directory.path)
         except OSError as error:
@@ -197,14 +239,15 @@ class Sweep:
         name = directory.planned.name
         reason = _reason(directory, outcome)
         self._attempts[name] += 1
-        is_useless = outcome.code == ExitCode.BAD_INPUT and not directory.path.exists()
+        is_useless = outcome.code == ExitCode.BAD_INPUT and directory.found is RunStatus.NEW
         if is_useless or self._attempts[name] >= ATTEMPTS:
             self._out_of_memory |= outcome.code == ExitCode.OUT_OF_MEMORY
             self._fail(directory, reason)
             return
         try:
-            if directory.path.exists():
-                directory.move_aside("failed")
+            # Waits for writers of a launcher that was killed.
+            if (lock := directory.take()) is not None:
+                directory.move_aside("failed", lock)
         except BadInput as error:
             self._fail(directory, str(error))
             return
@@ -224,7 +267,7 @@ class Sweep:
             total=len(self._plan.directories),
             done=self._done,
             failed=len(self._failed),
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._runs_elsewhere),
             seconds=now - self._began,
             seconds_left=self._seconds_left(),
             running=[self._row(forked, now) for forked, _ in self._running.values()],
@@ -245,7 +288,7 @@ class Sweep:
     def _seconds_left(self) -> float:
         """The costs of what is left, shared by as many runs as go at a time; nan if it is not known."""
         now, left = time.monotonic(), 0.0
-        for directory in self._waiting:
+        for directory in (*self._waiting, *self._runs_elsewhere.values()):
             left += self._plan.cost(directory.planned.variant.name).seconds
         for forked, directory in self._running.values():
             seconds = self._plan.cost(directory.planned.variant.name).seconds
