@@ -1,19 +1,22 @@
 """Removes nodes of a Ray cluster at random moments of a run by `ray_start.py`, and of a sweep.
 
-    python eval/clusters/ray_nodes.py [--trials 5] [--sweeps 2]
+    python eval/clusters/ray_nodes.py [--trials 5] [--sweeps 5]      # as root
 
-Three nodes on this host (`ray.cluster_utils.Cluster`), one machine of a run on each. A node that is removed
-is replaced after some seconds by another one. Each run must end with the model hash of one without Ray, and
-no process of it may be left.
+For runs four network namespaces are the hosts: of the head, and of a node of Ray for each of three machines.
+Of one node either Ray's own process is killed, as by `remove_node`, or all processes; it returns after some
+seconds. For sweeps the nodes are those of `ray.cluster_utils.Cluster`, and `remove_node` removes one, for
+which another comes. All must end with the model hashes of runs without Ray, and no process may be left.
 """
 
 import argparse
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,39 +29,60 @@ for folder in ("reliability", "slurm", "studies"):
     sys.path.insert(0, str(ROOT / "eval" / folder))
 from executors import MARK, Trials, marked  # noqa: E402
 from repeated import NODES_PER_MACHINE, configuration, model_hash  # noqa: E402
+from returning import SUBNET, namespaces  # noqa: E402
 
-MACHINES, LIMIT, MEMORY = 3, 300.0, 100_000_000
-
-
-class Nodes:
-    """A cluster whose head runs nothing, and three nodes of one processor."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.nodes = [self.add() for _ in range(MACHINES)]
-
-    def add(self) -> "ray._private.node.Node":
-        """Returns a new node."""
-        return self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
-
-    def replace(self, seconds: float) -> float:
-        """Removes a node at a random moment of so many seconds, and adds another; returns the moment."""
-        moment = self.chance.uniform(0.5, seconds)
-        time.sleep(moment)
-        self.cluster.remove_node(self.nodes.pop(self.chance.randrange(MACHINES)), allow_graceful=False)
-        time.sleep(self.chance.uniform(0.0, 5.0))
-        self.nodes.append(self.add())
-        return moment
+MACHINES, ROUNDS, LIMIT, MEMORY = 3, 1500, 300.0, 100_000_000
+RAY = str(Path(sys.executable).with_name("ray"))
+HEAD = f"{SUBNET}.1:6379"
 
 
-def left(mark: str) -> list[str]:
+class Hosts:
+    """A cluster of Ray on namespaces; the first one is the head, which runs nothing."""
+
+    def __init__(self) -> None:
+        self.nodes = {host: self.start(host) for host in range(1 + MACHINES)}
+
+    def start(self, host: int) -> "subprocess.Popen[bytes]":
+        """Starts the node of a host."""
+        where = [f"--address={HEAD}", "--num-cpus=1"] if host else ["--head", "--port=6379", "--num-cpus=0"]
+        process = subprocess.Popen(
+            [*inside(host), RAY, "start", *where, f"--node-ip-address={SUBNET}.{1 + host}",
+             f"--object-store-memory={MEMORY}", "--include-dashboard=false", "--block"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        # The others need the head.
+        time.sleep(0 if host else 10)
+        return process
+
+    def fail(self, host: int, what: str) -> None:
+        """Kills the process of Ray on a host, or all processes there."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", f"decentnode-{host}"], capture_output=True, text=True, check=True
+        )
+        for pid in map(int, found.stdout.split()):
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+                if what == "host" or name.endswith(b"raylet"):
+                    os.kill(pid, signal.SIGKILL)
+        self.nodes[host].wait(LIMIT)
+
+    def end(self) -> None:
+        """Ends all nodes."""
+        for host in reversed(self.nodes):
+            self.fail(host, "host")
+
+
+def inside(host: int) -> list[str]:
+    """Returns the words before a command that runs on a host."""
+    return ["ip", "netns", "exec", f"decentnode-{host}"]
+
+
+def left() -> list[str]:
     """Returns the commands of decentnode that are left after some seconds."""
     found, limit = ["first"], time.monotonic() + 20.0
     while found and time.monotonic() < limit:
         found = []
-        for pid in marked(mark):
+        for pid in marked(os.environ[MARK]):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
                 found += [" ".join(words)] if "decentnode" in words else []
@@ -66,48 +90,60 @@ def left(mark: str) -> list[str]:
     return found
 
 
-def run(work: Path, nodes: Nodes, number: int, seconds: float, expected: str) -> bool:
-    """Returns whether a run whose node is removed has the hash of the run without Ray."""
-    run_dir, began = work / f"run-{number}", time.monotonic()
+def run(work: Path, hosts: Hosts, number: int, chance: random.Random, seconds: float, expected: str) -> bool:
+    """Returns whether a run one of whose nodes fails has the hash of the run without Ray."""
+    run_dir, began, host = work / f"run-{number}", time.monotonic(), chance.randint(1, MACHINES)
+    what, moment = ("raylet", "host")[number % 2], chance.uniform(0.5, seconds)
     with (work / f"run-{number}.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "eval/clusters/ray_start.py"), str(work / "run.yaml"), str(MACHINES),
-             f"run_dir={run_dir}"],
-            env=os.environ | {"RAY_ADDRESS": nodes.cluster.address}, stdout=log, stderr=log,
-            stdin=subprocess.DEVNULL,
+            [*inside(0), sys.executable, str(ROOT / "eval/clusters/ray_start.py"), str(work / "run.yaml"),
+             str(MACHINES), f"run_dir={run_dir}"],
+            env=os.environ | {"RAY_ADDRESS": HEAD}, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        moment = nodes.replace(seconds)
+        time.sleep(moment)
         is_amid = process.poll() is None
+        hosts.fail(host, what)
+        time.sleep(chance.uniform(0.0, 5.0))
+        hosts.nodes[host] = hosts.start(host)
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             code = -1
     found = model_hash(run_dir, MACHINES) if code == 0 else ""
-    remaining = left(os.environ[MARK])
-    is_right = is_amid and found == expected and not remaining
-    verdict = "same hash" if is_right else f"FAULT (amid the run: {is_amid}, left: {remaining})"
-    print(f"run {number}: {verdict}, node removed after {moment:.1f} s, exit code {code}, "
-          f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if not is_right:
-        print((work / f"run-{number}.log").read_text()[-5000:])
-    return is_right
+    is_right = is_amid and found == expected
+    said = f"{what} of node {host} killed after {moment:.1f} s, {time.monotonic() - began:.0f} s"
+    return verdict(f"run {number}", is_right, said, lambda: (work / f"run-{number}.log").read_text())
 
 
-def sweep(trials: Trials, nodes: Nodes, number: int, seconds: float) -> bool:
+def sweep(trials: Trials, number: int, chance: random.Random, seconds: float) -> bool:
     """Returns whether a sweep whose node is removed has the hashes of a local one."""
-    name = f"ray-{number}"
-    with ThreadPoolExecutor() as pool:
-        ended = pool.submit(trials.sweep, name, "--on", f"{{name: ray, address: '{nodes.cluster.address}'}}")
-        moment = nodes.replace(seconds)
-        is_amid = not ended.done()
-        code, text = ended.result()
-    remaining = left(os.environ[MARK])
-    is_right = is_amid and code == 0 and trials.hashes(name) == trials.expected and not remaining
-    verdict = "same hashes" if is_right else f"FAULT (amid: {is_amid}, left: {remaining})"
-    print(f"sweep {number}: {verdict}, node removed after {moment:.1f} s, exit code {code}", flush=True)
+    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+    cluster, name = Cluster(initialize_head=True, head_node_args=head), f"ray-{number}"
+    try:
+        nodes = [cluster.add_node(num_cpus=2, object_store_memory=MEMORY) for _ in range(MACHINES)]
+        with ThreadPoolExecutor() as pool:
+            on = f"{{name: ray, address: '{cluster.address}'}}"
+            ended = pool.submit(trials.sweep, name, "--on", on)
+            time.sleep(moment := chance.uniform(0.5, seconds))
+            is_amid = not ended.done()
+            cluster.remove_node(chance.choice(nodes), allow_graceful=False)
+            cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
+            code, text = ended.result()
+        is_right = is_amid and code == 0 and trials.hashes(name) == trials.expected
+        return verdict(f"sweep {number}", is_right, f"node removed after {moment:.1f} s", lambda: text)
+    finally:
+        cluster.shutdown()
+        ray.shutdown()
+
+
+def verdict(name: str, is_right: bool, said: str, log: Callable[[], str]) -> bool:
+    """Prints the line of a trial; returns whether it is right, and nothing of it is left."""
+    remaining = left()
+    is_right = is_right and not remaining
+    print(f"{name}: {'same hash' if is_right else 'FAULT'}, {said}", flush=True)
     if not is_right:
-        print(text[-5000:])
+        print(*remaining, log()[-5000:], sep="\n")
     return is_right
 
 
@@ -115,26 +151,28 @@ def main() -> int:
     """Returns 0 if all was as expected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--sweeps", type=int, default=2)
-    parser.add_argument(
-        "--seconds", type=float, default=25.0, help="The longest time until a node is removed."
-    )
+    parser.add_argument("--sweeps", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=40.0, help="The longest time until a node fails.")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    work = Path("runs").absolute() / f"ray-{os.getpid()}"
-    trials = Trials(work, pause=0.2, rounds=40)
-    (work / "run.yaml").write_text(yaml.safe_dump(configuration(NODES_PER_MACHINE * MACHINES)))
-    command = [sys.executable, "-m", "decentnode", "run", str(work / "run.yaml"), f"run_dir={work / 'whole'}"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    expected = model_hash(work / "whole", 1)
+    work, chance = Path("runs").absolute() / f"ray-{os.getpid()}", random.Random(given.seed)
+    trials, verdicts = Trials(work, pause=0.3, rounds=60), []
+    if given.trials:
+        settings = configuration(NODES_PER_MACHINE * MACHINES) | {"rounds": ROUNDS}
+        (work / "run.yaml").write_text(yaml.safe_dump(settings))
+        words = ["run", str(work / "run.yaml"), f"run_dir={work / 'whole'}"]
+        subprocess.run([sys.executable, "-m", "decentnode", *words], check=True, stdin=subprocess.DEVNULL)
+        expected = model_hash(work / "whole", 1)
+        with namespaces(1 + MACHINES):
+            hosts = Hosts()
+            try:
+                for number in range(given.trials):
+                    verdicts.append(run(work, hosts, number, chance, given.seconds, expected))
+            finally:
+                hosts.end()
     if given.sweeps:
         trials.by("local")
-    nodes = Nodes(random.Random(given.seed))
-    try:
-        verdicts = [run(work, nodes, number, given.seconds, expected) for number in range(given.trials)]
-        verdicts += [sweep(trials, nodes, number, given.seconds) for number in range(given.sweeps)]
-    finally:
-        nodes.cluster.shutdown()
+        verdicts += [sweep(trials, number, chance, given.seconds) for number in range(given.sweeps)]
     print(f"{sum(verdicts)} of {len(verdicts)} trials end with the hashes of undisturbed runs")
     return 0 if all(verdicts) and trials.is_right else 1
 

@@ -5,7 +5,8 @@
 `launcher`: the process that torchrun has started; torchrun starts it again, and all others, up to three times
 (`--max-restarts=3`). `agent`: torchrun itself, whose launcher lives on for a while. `machine`: both.
 Something outside, such as systemd or Kubernetes, repeats a torchrun that did not end well, as here. The run
-must end with the model hash of an undisturbed one, and nothing may be left of it.
+must end with the model hash of an undisturbed one, and nothing may be left of it but a torchrun that waits
+for the others, which have finished.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import yaml
 from repeated import NODES_PER_MACHINE, configuration, model_hash
 from returning import SUBNET, namespaces
 
-MACHINES, LIMIT, MOST_STARTS = 2, 240.0, 12
+MACHINES, ROUNDS, LIMIT, MOST_STARTS = 2, 1500, 300.0, 12
 SECRET = {"DECENTNODE_SECRET": "a secret of no importance " * 2}
 
 
@@ -94,12 +95,23 @@ class Trial:
         return killed
 
     def tend(self) -> bool:
-        """Repeats agents that have ended badly; returns whether all have ended well."""
+        """Repeats agents that have ended badly; returns whether the run and its processes have ended."""
         for machine, agent in [*self.agents.items()]:
             if agent.poll() not in (None, 0):
                 self.codes.setdefault(machine, []).append(agent.returncode)
                 self.start(machine)
-        return all(agent.poll() == 0 for agent in self.agents.values())
+        summaries = [*self.run_dir.glob("machine-*/summary.json")]
+        finished = [json.loads(path.read_text())["finished_nodes"] for path in summaries]
+        if finished != [NODES_PER_MACHINE * MACHINES] * MACHINES:
+            return False
+        # torchrun waits for minutes at its end for others, and one that is repeated then waits for them.
+        agents = [agent.pid for agent in self.agents.values()]
+        if any(pid not in agents for machine in range(MACHINES) for pid in self.processes(machine)):
+            return False
+        for machine in range(MACHINES):
+            self.kill(machine, "agent")
+            self.agents[machine].wait()
+        return True
 
     def left(self) -> list[str]:
         """Returns the commands of processes that are left after some seconds, which it kills."""
@@ -125,14 +137,14 @@ def main() -> None:
     parser.add_argument("--what", choices=["launcher", "agent", "machine"], action="append", default=[])
     parser.add_argument("--trials", type=int, default=5, help="of each")
     parser.add_argument("--kills", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=16.0, help="The longest time until a kill.")
+    parser.add_argument("--seconds", type=float, default=35.0, help="The longest time until a kill.")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chance, failed, trials = random.Random(options.seed), 0, 0
     with tempfile.TemporaryDirectory(prefix="elastic-") as temporary:
         folder = Path(temporary)
         config = folder / "elastic.yaml"
-        config.write_text(yaml.safe_dump(configuration(NODES_PER_MACHINE * MACHINES)))
+        config.write_text(yaml.safe_dump(configuration(NODES_PER_MACHINE * MACHINES) | {"rounds": ROUNDS}))
         with (folder / "log").open("a") as log, namespaces(MACHINES):
             whole = Trial(config, folder / "undisturbed", log)
             began = time.monotonic()
