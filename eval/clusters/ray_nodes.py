@@ -31,28 +31,42 @@ from executors import MARK, Trials, marked  # noqa: E402
 from repeated import NODES_PER_MACHINE, configuration, model_hash  # noqa: E402
 from returning import SUBNET, namespaces  # noqa: E402
 
-MACHINES, ROUNDS, LIMIT, MEMORY = 3, 1500, 300.0, 100_000_000
+MACHINES, ROUNDS, LIMIT, MEMORY = 3, 500, 300.0, 100_000_000
 RAY = str(Path(sys.executable).with_name("ray"))
 HEAD = f"{SUBNET}.1:6379"
+READY = """
+import ray, sys, time
+while not ray.is_initialized():
+    try:
+        ray.init(address=sys.argv[1], logging_level="ERROR")
+    except ConnectionError:
+        time.sleep(1)
+while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]):
+    time.sleep(0.2)
+"""
 
 
 class Hosts:
     """A cluster of Ray on namespaces; the first one is the head, which runs nothing."""
 
     def __init__(self) -> None:
-        self.nodes = {host: self.start(host) for host in range(1 + MACHINES)}
+        self.nodes = {0: self.start(0)}
+        self.wait()
+        self.nodes |= {host: self.start(host) for host in range(1, 1 + MACHINES)}
 
     def start(self, host: int) -> "subprocess.Popen[bytes]":
         """Starts the node of a host."""
         where = [f"--address={HEAD}", "--num-cpus=1"] if host else ["--head", "--port=6379", "--num-cpus=0"]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*inside(host), RAY, "start", *where, f"--node-ip-address={SUBNET}.{1 + host}",
              f"--object-store-memory={MEMORY}", "--include-dashboard=false", "--block"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        # The others need the head.
-        time.sleep(0 if host else 10)
-        return process
+
+    def wait(self) -> None:
+        """Waits until all nodes are there."""
+        words = [sys.executable, "-c", READY, HEAD, str(len(self.nodes))]
+        subprocess.run([*inside(0), *words], check=True, timeout=LIMIT)
 
     def fail(self, host: int, what: str) -> None:
         """Kills the process of Ray on a host, or all processes there."""
@@ -92,6 +106,7 @@ def left() -> list[str]:
 
 def run(work: Path, hosts: Hosts, number: int, chance: random.Random, seconds: float, expected: str) -> bool:
     """Returns whether a run one of whose nodes fails has the hash of the run without Ray."""
+    hosts.wait()
     run_dir, began, host = work / f"run-{number}", time.monotonic(), chance.randint(1, MACHINES)
     what, moment = ("raylet", "host")[number % 2], chance.uniform(0.5, seconds)
     with (work / f"run-{number}.log").open("w") as log:

@@ -21,6 +21,9 @@ except ModuleNotFoundError:
     print(f"{sys.argv[0]}: needs a package; run: pip install ray", file=sys.stderr)
     sys.exit(2)
 
+DEADLINE = 300
+"""Seconds until nodes for all machines must be there."""
+
 
 @ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)
 class Machine:
@@ -44,10 +47,10 @@ def main() -> None:
     words, size = [config, "--continue", *overrides], int(count)
     place = {"DECENTNODE_JOB": "ray", "DECENTNODE_SECRET": secrets.token_hex(32)}
     ray.init()
-    if (nodes := sum(node["Alive"] for node in ray.nodes())) < size:
-        sys.exit(f"the cluster has {nodes} nodes, too few for {size} machines")
     # A machine whose node is lost waits for another one: two on one node would have one address.
     group = placement_group([{"CPU": 1}] * size, strategy="STRICT_SPREAD")
+    if not group.wait(DEADLINE):
+        sys.exit(f"no {size} nodes of Ray with a free processor each within {DEADLINE} s")
     places = [PlacementGroupSchedulingStrategy(group, bundle) for bundle in range(size)]
     machines = [Machine.options(scheduling_strategy=one).remote() for one in places]
     codes = [1] * size

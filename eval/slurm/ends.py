@@ -56,6 +56,7 @@ SHORT_PAUSE, SECONDS = 0.25, 45.0
 """With random moments a run takes about so many seconds from the start of its job."""
 LIMIT_OF_TIME = 75.0
 """When Slurm ends a job of one minute: it looks every half minute."""
+OVER = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "PREEMPTED")
 LIMIT = 900.0
 """Seconds until a job that has not ended, or not begun its rounds, is a failure."""
 ORDERS = ROOT / "orders"
@@ -139,8 +140,7 @@ class Ends:
 
     def ended(self, job: str) -> str:
         """Waits for the end of a job; returns its last state."""
-        over = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "PREEMPTED")
-        waited(lambda: self.state(job) in over, f"end of job {job}")
+        waited(lambda: self.state(job) in OVER, f"end of job {job}")
         return self.state(job)
 
     def run_of(self, job: str) -> Path:
@@ -233,7 +233,9 @@ class Ends:
 
     def gone_on(self, job: str) -> str:
         """Waits until a requeued job runs again and ends; returns its last state."""
-        waited(lambda: self.state(job) == "PENDING", f"requeue of job {job}")
+        waited(lambda: self.state(job) in ("PENDING", *OVER), f"requeue of job {job}")
+        if self.state(job) in OVER:
+            return self.state(job)
         # It would wait two minutes after a requeue by hand.
         with contextlib.suppress(RuntimeError):
             answer_of("scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -267,7 +269,7 @@ class Ends:
         """One of the two machines fails: Slurm requeues the job, without the options that prevent it."""
         name = self.fresh(f"{what}-killed")
         script = self.changed(name, ("#SBATCH --no-kill\n", ""), ("srun --label --no-kill", "srun --label"))
-        overrides = ("failures.on_loss=stop", "checkpoint.every=10")
+        overrides = ("failures.on_loss=stop", "checkpoint.every=10", f"sharing.pause={PAUSE}")
         job = self.started(name, script=script, overrides=overrides)
         self.begun(job)
         hosts = answer_of("squeue", "--noheader", f"--job={job}", "--format=%N")
@@ -275,7 +277,9 @@ class Ends:
         ordered(f"{host}.{what}")
         state = self.gone_on(job)
         ordered(f"{host}.start")
-        waited(lambda: "idle" in answer_of("sinfo", "--noheader", f"--nodes={host}", "--format=%t"), host)
+        asked = ("sinfo", "--noheader", f"--nodes={host}", "--format=%t")
+        # With a star until the slurmd has answered.
+        waited(lambda: {*answer_of(*asked).splitlines()} == {"idle"}, host)
         return [End(f"NODE_FAIL, {what} killed", state, self.run_of(job), self.expected)]
 
     def preempted(self) -> list[End]:
