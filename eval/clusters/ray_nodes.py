@@ -56,12 +56,15 @@ class Hosts:
 
     def start(self, host: int) -> "subprocess.Popen[bytes]":
         """Starts the node of a host."""
-        where = [f"--address={HEAD}", "--num-cpus=1"] if host else ["--head", "--port=6379", "--num-cpus=0"]
-        return subprocess.Popen(
-            [*inside(host), RAY, "start", *where, f"--node-ip-address={SUBNET}.{1 + host}",
-             f"--object-store-memory={MEMORY}", "--include-dashboard=false", "--block"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        head = ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
+        where = [f"--address={HEAD}", "--num-cpus=1"] if host else head
+        where += [f"--node-ip-address={SUBNET}.{1 + host}", f"--object-store-memory={MEMORY}", "--block"]
+        # Each has its own sockets in /tmp/ray, as on a host of its own.
+        own = (
+            ["unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /tmp/ray && exec "$@"', "sh"] if host else []
+        )
+        words, null = [*inside(host), *own, RAY, "start", *where], subprocess.DEVNULL
+        return subprocess.Popen(words, stdin=null, stdout=null, stderr=null)
 
     def wait(self) -> None:
         """Waits until all nodes are there."""
