@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,7 +120,10 @@ def run(work: Path, hosts: Hosts, number: int, chance: random.Random, seconds: f
             env=os.environ | {"RAY_ADDRESS": HEAD}, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         time.sleep(moment)
-        is_amid = process.poll() is None
+        if process.poll() == 0:
+            print(f"run {number}: ended before its moment", flush=True)
+            shutil.rmtree(run_dir)
+            return run(work, hosts, number, chance, seconds, expected)
         hosts.fail(host, what)
         time.sleep(chance.uniform(0.0, 5.0))
         hosts.nodes[host] = hosts.start(host)
@@ -129,9 +133,8 @@ def run(work: Path, hosts: Hosts, number: int, chance: random.Random, seconds: f
             process.kill()
             code = -1
     found = model_hash(run_dir, MACHINES) if code == 0 else ""
-    is_right = is_amid and found == expected
     said = f"{what} of node {host} killed after {moment:.1f} s, {time.monotonic() - began:.0f} s"
-    return verdict(f"run {number}", is_right, said, lambda: (work / f"run-{number}.log").read_text())
+    return verdict(f"run {number}", found == expected, said, lambda: (work / f"run-{number}.log").read_text())
 
 
 def sweep(trials: Trials, number: int, chance: random.Random, seconds: float) -> bool:

@@ -272,15 +272,38 @@ class Ends:
         overrides = ("failures.on_loss=stop", "checkpoint.every=10", f"sharing.pause={PAUSE}")
         job = self.started(name, script=script, overrides=overrides)
         self.begun(job)
-        hosts = answer_of("squeue", "--noheader", f"--job={job}", "--format=%N")
-        host = self.chance.choice(answer_of("scontrol", "show", "hostnames", hosts).splitlines())
+        host = self.chance.choice(self.hosts_of(job))
         ordered(f"{host}.{what}")
         state = self.gone_on(job)
+        self.repaired(host)
+        return [End(f"NODE_FAIL, {what} killed", state, self.run_of(job), self.expected)]
+
+    def hosts_of(self, job: str) -> list[str]:
+        """Returns the hosts of a job, the one of the batch script first."""
+        hosts = answer_of("squeue", "--noheader", f"--job={job}", "--format=%N")
+        return answer_of("scontrol", "show", "hostnames", hosts).splitlines()
+
+    def repaired(self, host: str) -> None:
+        """Starts a slurmd again, and waits until Slurm uses the host."""
         ordered(f"{host}.start")
         asked = ("sinfo", "--noheader", f"--nodes={host}", "--format=%t")
         # With a star until the slurmd has answered.
         waited(lambda: {*answer_of(*asked).splitlines()} == {"idle"}, host)
-        return [End(f"NODE_FAIL, {what} killed", state, self.run_of(job), self.expected)]
+
+    def left_out(self) -> list[End]:
+        """The second machine dies, and the run goes on without it, as the script is; it has no hash."""
+        job = self.started(self.fresh("left-out"), overrides=[f"sharing.pause={PAUSE}"])
+        waited(lambda: rounds_of(self.run_of(job)) >= BEFORE, f"round {BEFORE} of {job}")
+        host = self.hosts_of(job)[1]
+        ordered(f"{host}.host")
+        state, summary = self.ended(job), json.loads((self.run_of(job) / "summary.json").read_text())
+        self.repaired(host)
+        print(
+            f"left out: {state}, {summary['finished_nodes']} of {summary['nodes']} nodes finished", flush=True
+        )
+        if (summary["finished_nodes"], summary["exit_code"]) != (4, 3):
+            raise RuntimeError(f"exit code {summary['exit_code']}; {self.run_of(job)}")
+        return []
 
     def preempted(self) -> list[End]:
         """Two jobs that make room for a third one: one is requeued at once, one ends in its time of grace.
@@ -350,10 +373,10 @@ class Ends:
             self.two_at_once, self.heterogeneous, self.array,
         ]  # fmt: skip
         # These take all machines, or end one.
-        alone = [self.preempted]
+        alone = [self.preempted, *([self.left_out] if ORDERS.is_dir() else [])]
         if self.moments:
             at_once = [self.limit_of_time, self.requeued, self.heterogeneous] * self.moments
-            alone *= self.moments
+            alone[:1] *= self.moments
             if ORDERS.is_dir():
                 alone += [self.slurmd_killed, self.host_killed] * self.moments
         with ThreadPoolExecutor(2 if self.moments else None) as pool:
