@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from statistics import fmean, stdev
 
 from decentnode.results.extra import need
 
 CONFIDENCE = 0.95
+POWER = 0.8
+FEWEST_SEEDS, MOST_SEEDS = 2, 1000
+LARGEST_SIZE = 50.0
+"""Standard deviations of a difference beyond which two seeds suffice."""
 FEWEST_FOR_RANKS = 6
 """Pairs from which a rank test can give a p-value below 0.05 at all: two-sided it is at least 2 / 2**n."""
 
@@ -41,6 +45,35 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(values[0], nan, 1)
     quantile = float(need("scipy.stats").t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     return Interval(fmean(values), quantile * stdev(values) / sqrt(len(values)), len(values))
+
+
+def seeds_needed(difference: Interval) -> int | None:
+    """The seeds with which a paired t-test at 5 % finds a difference of this size with a power of 80 %.
+
+    The power of a test against a difference of d standard deviations is that of the noncentral t
+    distribution with d * sqrt(n) (Cohen, 1988, section 2.4). None where it is unknown, or above MOST_SEEDS.
+    """
+    if not (isfinite(difference.half) and difference.mean):
+        return None
+    stats = need("scipy.stats")
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, difference.count - 1))
+    deviation = difference.half * sqrt(difference.count) / quantile
+    size = abs(difference.mean) / deviation if deviation else inf
+
+    def power(seeds: int) -> float:
+        limit = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1)
+        seen = stats.nct(seeds - 1, min(size, LARGEST_SIZE) * sqrt(seeds))
+        other_side = float(seen.cdf(-limit))
+        # scipy has no number for what is below the smallest one.
+        return float(seen.sf(limit)) + (other_side if isfinite(other_side) else 0.0)
+
+    low, high = FEWEST_SEEDS - 1, MOST_SEEDS
+    if power(high) < POWER:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
