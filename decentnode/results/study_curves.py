@@ -103,7 +103,7 @@ def study_curves(
         axis,
         f"{title[0].upper()}{title[1:]}{against}{f', {part}' if part else ''}",
         DISTANCE if metric is None else metric.name,
-        "distance to the mean model, relative" if metric is None else metric_label(metric),
+        "consensus distance, relative" if metric is None else metric_label(metric),
         bands,
         others,
         is_logarithmic=metric is None,
