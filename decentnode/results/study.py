@@ -107,7 +107,7 @@ class Study:
         ]
         return [Variant(*parts) for parts in zip(names, axes, together, strict=True)]
 
-    @property
+    @cached_property
     def compared(self) -> list[Variant]:
         """The variants with at least one finished run that was evaluated."""
         return [variant for variant in self.variants if variant.finished]
@@ -122,7 +122,7 @@ class Study:
         """Returns why the seconds of its runs do not compare; empty where they do."""
         return time_doubt(self.variants)
 
-    @property
+    @cached_property
     def equal_bytes(self) -> float:
         """The smallest final number of bytes per node among the finished runs; 0 only if none sends.
 
@@ -130,7 +130,7 @@ class Study:
         """
         return self._smallest(lambda run: run.bytes_per_node[-1])
 
-    @property
+    @cached_property
     def equal_seconds(self) -> float:
         """The smallest final time among the finished runs; nan without any."""
         return self._smallest(lambda run: run.seconds[-1])
@@ -152,7 +152,8 @@ class Study:
         """
         if self.target is not None:
             return self.target
-        best = [self.measures()["best"](run) for variant in self.compared for run in variant.finished]
+        measure = self.measures()["best"]
+        best = [measure(run) for variant in self.compared for run in variant.finished]
         return self.headline.easier(self.headline.worst(best)) if best else nan
 
     def measures(self, target: float | None = None) -> dict[str, Measure]:
@@ -230,11 +231,15 @@ class Study:
             rows.append(row | {"target_is_bound": self.is_bound(variant, wanted)})
         return need("pandas").DataFrame(rows)
 
-    def comparisons(self, name: str = "end") -> list[Comparison]:
-        """Makes paired tests between all variants over the seeds that they share, by one of the measures."""
+    def comparisons(self, name: str = "end", against: str = "") -> list[Comparison]:
+        """Makes paired tests between all variants over the seeds that they share, by one of the measures.
+
+        `against`: the variant that the others are compared with, instead of all pairs.
+        """
         measure = self.measures(self.default_target)[name]
         return compare_pairs(
-            {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared}
+            {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared},
+            against,
         )
 
     @property

@@ -124,12 +124,17 @@ def all_curves(variants: Sequence[Variant]) -> list[StudyCurve]:
 
 
 def figures_of(variants: Sequence[Variant]) -> Iterator[StudyCurves]:
-    """All figures of curves: each metric against rounds, bytes and seconds, and the consensus distance."""
-    for part, curves in parts(variants).items():
-        for metric in _metrics(variants):
-            for axis in (ROUNDS, BYTES, SECONDS):
+    """All figures of curves: each metric against rounds, bytes and seconds, and the consensus distance.
+
+    The headline metric comes first.
+    """
+    divided = parts(variants)
+    for metric in _metrics(variants):
+        for axis in (ROUNDS, BYTES, SECONDS):
+            for part, curves in divided.items():
                 yield study_curves(variants, metric, axis.key, curves, part)
-        if any(row.consensus_distance for run in _runs(variants) for row in run.rows):
+    if any(row.consensus_distance for run in _runs(variants) for row in run.rows):
+        for part, curves in divided.items():
             yield study_curves(variants, None, ROUNDS.key, curves, part)
 
 

@@ -19,6 +19,7 @@ BAR_WIDTH = 8
 """The width in points of a bar, which replaces a band where there is only one point."""
 COST_WIDTH, COST_HEIGHT = 3.7, 2.8
 """Inches of a panel in the figure of costs."""
+UNFINISHED = "not finished"
 MOST_DOTS = 200
 """The most nodes of a variant that are a dot each beside their box."""
 
@@ -26,7 +27,7 @@ MOST_DOTS = 200
 def study_figure(curves: StudyCurves, style: FigureStyle = SCREEN) -> NotebookFigure:
     """Returns the figure with a legend below."""
     with drawing(style):
-        names = [style.name_of(name) for name in (*curves.bands, *curves.others)]
+        names = _names([curves], style)
         figure = NotebookFigure(
             figsize=(style.width, style.height + style.legend_height(names)), layout="constrained"
         )
@@ -48,13 +49,7 @@ def cost_figure(
     with drawing(style):
         rows = max(map(len, curves_by_column.values()))
         width = max(style.width, COST_WIDTH * len(curves_by_column))
-        names = list(
-            dict.fromkeys(
-                style.name_of(name)
-                for each in curves_by_column.values()
-                for name in (*each[0].bands, *each[0].others)
-            )
-        )
+        names = _names([each[0] for each in curves_by_column.values()], style)
         height = COST_HEIGHT * rows + 0.3 + style.legend_height(names, width)
         figure = NotebookFigure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(rows, len(curves_by_column), squeeze=False, sharey=True)
@@ -86,6 +81,13 @@ def study_thumbnail(curves: StudyCurves) -> bytes:
         return as_png(figure, transparent=True)
 
 
+def _names(figures: Sequence[StudyCurves], style: FigureStyle) -> list[str]:
+    """The entries of the legend, each once."""
+    names = [style.name_of(name) for curves in figures for name in curves.bands]
+    others = [UNFINISHED] if any(curves.others for curves in figures) else []
+    return list(dict.fromkeys([*names, *others]))
+
+
 def _draw(axes: Axes, curves: StudyCurves, style: FigureStyle) -> None:
     for place, (name, (band, curve_style)) in enumerate(curves.bands.items()):
         x = curves.x_of(band)
@@ -114,9 +116,10 @@ def _draw(axes: Axes, curves: StudyCurves, style: FigureStyle) -> None:
             x, band.mean, label=style.name_of(name), color=curve_style.color, linestyle=curve_style.dash,
             marker=curve_style.marker, markevery=style.marks(len(x), place), gid=f"curve:{name}",
         )  # fmt: skip
-    for name, (places, y, curve_style) in curves.others.items():
-        x = [curves.axis.scale * place for place in places]
-        axes.plot(x, y, label=style.name_of(name), color=curve_style.color, linestyle=":", linewidth=1.0)
+    for place, (places, y, curve_style) in enumerate(curves.others.values()):
+        x = [curves.axis.scale * value for value in places]
+        label = "_" if place else UNFINISHED
+        axes.plot(x, y, label=label, color=curve_style.color, linestyle=":", linewidth=1.0)
     axes.set(xlabel=curves.axis.label, ylabel=style.names.get(curves.metric, curves.label))
     if curves.is_logarithmic:
         logarithmic(axes)

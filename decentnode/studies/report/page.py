@@ -12,12 +12,15 @@ from decentnode.core.version import __version__
 from decentnode.formats.run import FINISHED
 from decentnode.results import Run, Study, read_object
 from decentnode.results.extra import need
+from decentnode.results.statistics import Comparison
 from decentnode.results.study import OF_ONE_RUN
 from decentnode.studies.report import pictures, tables
 from decentnode.studies.report.pictures import Picture
 from decentnode.studies.report.tables import Table
 
 FILES = Path(__file__).parent / "files"
+MOST_IN_PAIRS = 12
+"""Variants of which all pairs are compared; of more, each with the best one."""
 
 
 def page(study: Study, target: float | None = None) -> str:
@@ -35,7 +38,7 @@ def render(study: Study, target: float | None, is_live: bool) -> str:
     return str(
         template.render(
             page_content(study, study.default_target if target is None else target),
-            pictures={picture.name: picture for picture in pictures_of(study, target)},
+            pictures={picture.name: picture for picture in pictures_of(study, target, is_live)},
             is_live=is_live,
             style=(FILES / "page.css").read_text(),
             script=(FILES / "page.js").read_text(),
@@ -51,7 +54,7 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
         "differences": None,
         "runs": [_run(variant.name, run) for variant in study.variants for run in variant.runs],
     }  # fmt: skip
-    if comparisons := study.comparisons():
+    if comparisons := _comparisons(study):
         content["differences"] = asdict_table(tables.difference_table(comparisons, study.headline))
     content["settings"] = {
         variant.name: json.dumps(_own_settings(variant.runs[0]), indent=2, default=str)
@@ -60,10 +63,20 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
     return content
 
 
-def pictures_of(study: Study, target: float | None) -> Iterator[Picture]:
+def _comparisons(study: Study) -> list[Comparison]:
+    """All pairs of variants; of many those with the best one."""
+    ends = {variant.name: variant.over_seeds(lambda run: run.curve()[-1]).mean for variant in study.compared}
+    if len(ends) <= MOST_IN_PAIRS:
+        return study.comparisons()
+    known = {name: end for name, end in ends.items() if isfinite(end)}
+    best = next((name for name, end in known.items() if end == study.headline.best([*known.values()])), "")
+    return study.comparisons(against=best)
+
+
+def pictures_of(study: Study, target: float | None, is_live: bool) -> Iterator[Picture]:
     """All figures of the page."""
     if any(run.rows for run in study.runs):
-        yield from pictures.curve_pictures(study)
+        yield from pictures.curve_pictures(study, is_live)
     if study.compared:
         yield pictures.spread_picture(study)
         if study.is_simulated:

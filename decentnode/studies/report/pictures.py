@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import islice
 from math import isfinite
 
 from matplotlib.figure import Figure
@@ -26,8 +27,8 @@ COLORS = {INK: "var(--text)", PALE: "var(--quiet)", LINE: "var(--line)"}
 """The colors of the page for those of figures."""
 MOST_VALUES = 10
 """Rows of the values below a figure."""
-MOST_PICTURES = 48
-"""Figures of curves on a page, which stays small."""
+MOST_PICTURES, MOST_LIVE = 48, 12
+"""Figures of curves on a page, and on one that is drawn again and again."""
 MOST_DRAWN = 200
 """Nodes of the largest graph that is drawn."""
 
@@ -48,11 +49,9 @@ class Picture:
     """What the y axis of curves shows; empty for other figures."""
 
 
-def curve_pictures(study: Study) -> Iterator[Picture]:
-    """All figures of curves, at most so many as fit on a page."""
-    for place, curves in enumerate(figures_of(study.variants)):
-        if place == MOST_PICTURES:
-            return
+def curve_pictures(study: Study, is_live: bool) -> Iterator[Picture]:
+    """The figures of curves, as many as a page has room for."""
+    for curves in islice(figures_of(study.variants), MOST_LIVE if is_live else MOST_PICTURES):
         yield Picture(
             curves.name, curves.title, svg_of(plots_study.study_figure(curves, PAGE), curves.name),
             _description(curves), *_values(curves), metric=curves.metric,
