@@ -81,10 +81,10 @@ def study_thumbnail(curves: StudyCurves) -> bytes:
         return as_png(figure, transparent=True)
 
 
-def _names(figures: Sequence[StudyCurves], style: FigureStyle) -> list[str]:
+def _names(curves_of_panels: Sequence[StudyCurves], style: FigureStyle) -> list[str]:
     """The entries of the legend, each once."""
-    names = [style.name_of(name) for curves in figures for name in curves.bands]
-    others = [UNFINISHED] if any(curves.others for curves in figures) else []
+    names = [style.name_of(name) for curves in curves_of_panels for name in curves.bands]
+    others = [UNFINISHED] if any(curves.others for curves in curves_of_panels) else []
     return list(dict.fromkeys([*names, *others]))
 
 
