@@ -109,6 +109,19 @@ def resume(
     launch(resume_plan.settings, resume_plan.config, overrides or (), resume_plan)
 
 
+@app.command(epilog=examples("decentnode repeat runs/mine", "decentnode repeat runs/mine --with-its-code"))
+def repeat(run: RunPath, overrides: Overrides = None, with_its_code: WithItsCode = False) -> None:
+    """Do a run once more in a new directory; says what differs now, and whether the models are the same."""
+    job = job_of_one_task()
+    import_torch()
+    check_kernel()
+    from decentnode.launcher.cluster.scheduler import part_of
+    from decentnode.launcher.repeat import repeat_here
+
+    code, _ = repeat_here(part_of(run, job, overrides or ()), overrides or (), with_its_code)
+    raise typer.Exit(code)
+
+
 def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None,
     or_resume: bool = False,

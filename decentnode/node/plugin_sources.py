@@ -117,14 +117,15 @@ def difference(local_hashes: Mapping[str, str], other_hashes: Mapping[str, str])
     return ", ".join(printable(name[:100]) for name in names[:MOST_NAMED]) + more
 
 
-def changes(made: CodeVersion, now: CodeVersion) -> str:
-    """What differs between two versions of the code of a run, as text; empty where nothing does."""
-    other = {name: was for name, was in made.environment.items() if now.environment.get(name, was) != was}
-    parts = [difference(made.parts, now.parts)]
+def changes(version: CodeVersion, later_version: CodeVersion) -> str:
+    """What a later version of a run's code has otherwise, as text; empty where nothing differs."""
+    later = later_version.environment
+    others = {name: was for name, was in version.environment.items() if later.get(name, was) != was}
+    parts = [difference(version.parts, later_version.parts)]
     # The hash covers torch, too.
-    if made.package != now.package and not {"decentnode", "torch"} & other.keys():
+    if version.package != later_version.package and not {"decentnode", "torch"} & others.keys():
         parts.append("decentnode itself")
-    parts += [f"{name} {now.environment[name]} (was {was})" for name, was in other.items()]
+    parts += [f"{name} {later[name]} (was {was})" for name, was in others.items()]
     return ", ".join(filter(None, parts))
 
 

@@ -57,6 +57,22 @@ def resume(
     return _run_of(answer.directory, answer.code)
 
 
+def repeat(run: StrPath, /, *, progress: bool = True, with_its_code: bool = False, **overrides: Any) -> Run:
+    """Does a run once more in a new directory, by what it has saved, and returns the new one.
+
+        again = decentnode.repeat(run)
+        assert again.model_hash == run.model_hash
+
+    Shows first what differs now: settings, code, versions, the processor. Plug-ins that were objects must be
+    given again; `with_its_code` as for `resume`. Raises as `run`.
+    """
+    request = CommandRequest("repeat", os.fspath(run), overrides, with_its_code=with_its_code)
+    answer = answer_of(request, progress)
+    finished = _run_of(answer.directory, answer.code)
+    finished.network = request.network
+    return finished
+
+
 def _run_of(directory: str, code: int) -> Run:
     raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)

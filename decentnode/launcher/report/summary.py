@@ -47,8 +47,8 @@ def summarize(
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes; `code_changes`: what is another from a round on, by round; `threads`: of torch in each process of this machine; `evaluators_mb`:
-    memory of the processes that evaluate for them.
+    reason, in addition to the nodes; `code_changes`: what is another from a round on, by round; `threads`:
+    of torch in each process of this machine; `evaluators_mb`: memory of the processes that evaluate for them.
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
