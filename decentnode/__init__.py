@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from decentnode.parallel.join import join
     from decentnode.parallel.module import DecentralizedDataParallel
     from decentnode.results.api import repeat, resume, run
+    from decentnode.results.background import start
     from decentnode.results.run import Run
     from decentnode.results.study import Study
     from decentnode.studies.api import sweep
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Muon", "Run", "Study", "__version__",
-    "calibrate", "join", "repeat", "resume", "run", "sweep", "validate", "verify",
+    "calibrate", "join", "repeat", "resume", "run", "start", "sweep", "validate", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "repeat": "decentnode.results.api",
     "resume": "decentnode.results.api",
     "run": "decentnode.results.api",
+    "start": "decentnode.results.background",
     "sweep": "decentnode.studies.api",
     "validate": "decentnode.api.commands",
     "verify": "decentnode.api.commands",

@@ -77,10 +77,12 @@ def run_here(
             settings.training.warm_up()
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
         threads = threads or plugin_threads() or imported
+        console = screen(sys.stdout)
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), resume_plan, job=job,
+            experiment, machine, console, resume_plan, job=job,
             threads=threads, or_resume=or_resume, lock=lock,
         )  # fmt: skip
+        console.opened(launcher.run_dir)
     return launcher.run(), launcher.run_dir
 
 

@@ -31,7 +31,7 @@ def run(config: Configuration, /, *, progress: bool = True, or_resume: bool = Fa
     """
     request = CommandRequest("run", values_of(config), overrides, or_resume=or_resume)
     answer = answer_of(request, progress)
-    finished = _run_of(answer.directory, answer.code)
+    finished = run_of(answer.directory, answer.code)
     # No file has it, so the run remembers it for `mean_model`.
     finished.network = request.network
     return finished
@@ -54,7 +54,7 @@ def resume(
         with_its_code=with_its_code,
     )
     answer = answer_of(request, progress)
-    return _run_of(answer.directory, answer.code)
+    return run_of(answer.directory, answer.code)
 
 
 def repeat(run: StrPath, /, *, progress: bool = True, with_its_code: bool = False, **overrides: Any) -> Run:
@@ -68,12 +68,13 @@ def repeat(run: StrPath, /, *, progress: bool = True, with_its_code: bool = Fals
     """
     request = CommandRequest("repeat", os.fspath(run), overrides, with_its_code=with_its_code)
     answer = answer_of(request, progress)
-    finished = _run_of(answer.directory, answer.code)
+    finished = run_of(answer.directory, answer.code)
     finished.network = request.network
     return finished
 
 
-def _run_of(directory: str, code: int) -> Run:
+def run_of(directory: str, code: int) -> Run:
+    """Returns the run that a process has ended with this code; raises as `run`."""
     raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)
     if code == ExitCode.NODES_LOST:
