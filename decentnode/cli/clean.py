@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from decentnode.core.atomic_files import TEMPORARY
 from decentnode.core.text import counted, readable_bytes
-from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.image_folder import usual_cache
 from decentnode.errors import BadInput
 from decentnode.formats import model_files, transcript
@@ -78,9 +76,7 @@ def leftovers_of(run: Path) -> Iterator[Leftover]:
     folders = [CHECKPOINTS, model_files.FOLDER, transcript.FOLDER, f"{EARLIER}-1"]
     folders += [part.name for part in run.glob("machine-*")]
     if not has_results and not any(any((run / name).rglob("*.*")) for name in folders):
-        # Another start may be about to take its lock.
-        if time.time() - (run / "config.yaml").stat().st_mtime > Timeouts.lease:
-            yield Leftover(run, "a start that has come to nothing", run)
+        yield Leftover(run, "a start that has come to nothing", run)
         return
     checkpoints, is_finished = run / CHECKPOINTS, RunFiles(run).state == FINISHED
     if is_finished:
@@ -100,18 +96,18 @@ def _existing(folder: Path, why: str, run: Path) -> Iterator[Leftover]:
         yield Leftover(folder, why, run)
 
 
-def lines_about(found: Iterable[Leftover]) -> Iterator[str]:
+def lines_about(leftovers_found: Iterable[Leftover]) -> Iterator[str]:
     """Yields a line for each, the largest first, and one about all."""
-    sizes = {leftover: leftover.bytes for leftover in found}
+    sizes = {leftover: leftover.bytes for leftover in leftovers_found}
     for leftover in sorted(sizes, key=lambda one: -sizes[one]):
         yield f"{readable_bytes(sizes[leftover]):>9}  {leftover.path}: {leftover.why}"
     yield f"{readable_bytes(sum(sizes.values())):>9}  in {counted(len(sizes), 'place')}"
 
 
-def delete(found: Iterable[Leftover]) -> list[str]:
+def delete(leftovers_found: Iterable[Leftover]) -> list[str]:
     """Deletes what is still a leftover; returns a line for each that was not deleted."""
     problems: list[str] = []
-    for run, of_run in groupby(found, key=lambda leftover: leftover.run):
+    for run, of_run in groupby(leftovers_found, key=lambda leftover: leftover.run):
         try:
             lock = RunLock(run) if run else None
         except BadInput as error:

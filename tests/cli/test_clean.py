@@ -1,6 +1,5 @@
 """`decentnode clean`: what no result needs is listed and deleted, and nothing else."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -38,11 +37,8 @@ def runs(tmp_path, monkeypatch):
             (folder / name / "summary.json").unlink()
     (folder / "again.failed-1" / "records" / "00000.jsonl.tmp").write_text("x")
     shutil.copytree(folder / "whole" / "checkpoints", folder / "stopped" / "earlier-1" / "checkpoints")
-    for name, age in {"dead": 3600.0, "young": 0.0}.items():
-        (folder / name / "records").mkdir(parents=True)
-        config = folder / name / "config.yaml"
-        config.write_text("name: trial\n")
-        os.utime(config, (config.stat().st_atime, config.stat().st_mtime - age))
+    (folder / "dead" / "records").mkdir(parents=True)
+    (folder / "dead" / "config.yaml").write_text("name: trial\n")
     return folder
 
 
