@@ -256,7 +256,7 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
     if module_name == PASSED:
         raise UnknownPlugin(
             f"{quoted(path)} was passed as an object from Python, and no file has it; pass it again "
-            "(decentnode.resume), or move it to a module and name it as module:Class"
+            "(decentnode.resume, decentnode.repeat), or move it to a module and name it as module:Class"
         )
     if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
@@ -275,7 +275,7 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
         if copies:
             newest = max(copies, key=lambda copy: copy.stat().st_mtime)
             where = (
-                f" beside this run, but {newest} has a copy; resume and attack run that code with "
+                f" beside this run, but {newest} has a copy; resume, repeat and attack run that code with "
                 f"--with-its-code, other commands with PYTHONPATH={newest}"
             )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
