@@ -364,6 +364,11 @@ PARTITIONS = Registry(
 )
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
+METRICS = Registry(
+    "metric", "decentnode.training.metrics", "decentnode.training.metrics.base:Metric",
+    "torch.nn.modules.module:Module", functions=True, endings=("score",), given=2,
+)  # fmt: skip
+"""A class as of torchmetrics is a module, which is looked at without an import of torchmetrics."""
 AUGMENTATIONS = Registry(
     "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
 )
@@ -388,7 +393,8 @@ LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS, SLOWDOWNS,
+    TASKS, METRICS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS,
+    SLOWDOWNS,
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
-from decentnode.training.evaluation import batch_size, evaluate
+from decentnode.training.evaluation import MakeMetric, batch_size, evaluate, specs_of
 from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
@@ -75,6 +75,8 @@ class EvaluationPlan:
     """The validation samples, all of them in each evaluation; None: there are none."""
     local: tuple[Samples, ...] = ()
     """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
+    listed: tuple[MakeMetric, ...] = ()
+    """The metrics of `evaluation.metrics`."""
     metrics: tuple[Metric, ...] = ()
     """What is measured, the headline first; on validation and own samples last."""
     target: tuple[Metric, float] | None = None
@@ -92,7 +94,15 @@ class EvaluationPlan:
         nodes = len(run_samples.parts)
         sample = tests.sample(nodes, settings.seed, settings.adversary_ranks)
         task: Task = settings.task.make()
-        metrics = tuple(Metric(*metric) for metric in task.metrics(dataset.num_classes))
+        width = 2 if task.kind == "binary" else run_samples.width
+        listed = tuple(plugin.make for plugin in tests.metrics)
+        for index, make in enumerate(listed):
+            try:
+                make().check(task.kind, width)
+            except BadInput as error:
+                raise BadInput.at(f"evaluation.metrics[{index}]", str(error)) from error
+        specs = specs_of(task, listed, dataset.num_classes, width)
+        metrics = tuple(Metric(*spec) for spec in specs)
         of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
         local = run_samples.own_tests
         metrics += of_validation + tuple(metric.of_local for metric in metrics if local)
@@ -107,7 +117,8 @@ class EvaluationPlan:
             drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
             ranks=tests.tested(nodes) if sample is None else sample, last_ranks=sample,
             adversaries=settings.adversary_ranks, validation=dataset.validation, local=local,
-            metrics=metrics, target=_target(tests, {metric.name: metric for metric in metrics}),
+            listed=listed, metrics=metrics,
+            target=_target(tests, {metric.name: metric for metric in metrics}),
         )  # fmt: skip
 
     def is_due(self, round: int) -> bool:
@@ -243,7 +254,7 @@ class NodeEvaluation(AfterRound):
             record.metrics = self.scores = plan.measured(
                 record.round,
                 lambda samples: evaluate(
-                    training.objective, samples, plan.batch_size, beat=training.hooks.beat
+                    training.objective, samples, plan.batch_size, training.hooks.beat, plan.listed
                 ),
                 record.rank,
             )
