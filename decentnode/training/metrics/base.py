@@ -164,7 +164,7 @@ class Metric(ABC):
         whole = Predictions.joined(self._parts) if self._parts else self._total
         if whole is None:
             return None
-        numbers: list[float] = torch.as_tensor(self.value(whole)).reshape(-1).tolist()
+        numbers: list[float] = torch.as_tensor(self.value(whole), dtype=torch.float64).reshape(-1).tolist()
         return numbers
 
 
