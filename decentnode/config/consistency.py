@@ -27,6 +27,7 @@ from decentnode.graph.strength import are_points
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.gradient_sync import GradientSync
+from decentnode.training.metrics.base import Measure
 from decentnode.training.settings import TrainingSettings
 from decentnode.training.tasks.base import Task
 from decentnode.transforms.base import Transform
@@ -90,18 +91,16 @@ def _evaluated(graph: Graph, evaluation: EvaluationSettings) -> Iterator[Defect]
         yield Defect(("evaluation", "nodes"), what)
 
 
-def _metrics(task: Task, evaluation: EvaluationSettings) -> Iterator[Defect]:
+def _metrics(task: Task, metrics: Sequence[Measure]) -> Iterator[Defect]:
     labels: dict[str, int] = {}
-    for index, plugin in enumerate(evaluation.metrics):
-        key, metric = ("evaluation", "metrics", index), plugin.make()
-        if task.kind not in metric.kinds:
-            wanted = " or ".join(f"{name}" for name in metric.kinds)
-            yield Defect(
-                key,
-                f"{plugin.name} needs {wanted} predictions, those of task {name_of(task)} are {task.kind}",
-            )
-        if labels.setdefault(metric.label, index) != index:
-            what = f"evaluation.metrics[{labels[metric.label]}] is named {metric.label}, too; give it a label"
+    for index, measure in enumerate(metrics):
+        key, first = ("evaluation", "metrics", index), labels.setdefault(measure.label, index)
+        if task.kind not in measure.kinds:
+            wanted = "numbers" if measure.kinds == ("regression",) else " or ".join(measure.kinds)
+            what = f"{name_of(measure)} is a metric of {wanted}; task {name_of(task)} is {task.kind}"
+            yield Defect(key, what)
+        if first != index:
+            what = f"evaluation.metrics[{first}] is named {measure.label}, too; give it a label"
             yield Defect(key, what)
 
 

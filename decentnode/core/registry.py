@@ -365,7 +365,7 @@ PARTITIONS = Registry(
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
 METRICS = Registry(
-    "metric", "decentnode.training.metrics", "decentnode.training.metrics.base:Metric",
+    "metric", "decentnode.training.metrics", "decentnode.training.metrics.base:Measure",
     "torch.nn.modules.module:Module", functions=True, endings=("score",), given=2,
 )  # fmt: skip
 """A class as of torchmetrics is a module, which is looked at without an import of torchmetrics."""

@@ -32,7 +32,7 @@ from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
-from decentnode.training.evaluation import MakeMetric, batch_size, evaluate, specs_of
+from decentnode.training.evaluation import MakeMeasure, batch_size, evaluate, specs_of
 from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
@@ -75,7 +75,7 @@ class EvaluationPlan:
     """The validation samples, all of them in each evaluation; None: there are none."""
     local: tuple[Samples, ...] = ()
     """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
-    listed: tuple[MakeMetric, ...] = ()
+    listed: tuple[MakeMeasure, ...] = ()
     """The metrics of `evaluation.metrics`."""
     metrics: tuple[Metric, ...] = ()
     """What is measured, the headline first; on validation and own samples last."""
@@ -120,6 +120,12 @@ class EvaluationPlan:
             listed=listed, metrics=metrics,
             target=_target(tests, {metric.name: metric for metric in metrics}),
         )  # fmt: skip
+
+    @property
+    def shown(self) -> list[Metric]:
+        """The metrics whose means are shown after each evaluation: those of `evaluation.metrics`."""
+        labels = {make().label for make in self.listed}
+        return [metric for metric in self.metrics if metric.name in labels]
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""

@@ -12,12 +12,12 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models.module_state import ModuleState
-from decentnode.training.metrics.base import Metric, MetricSpec
+from decentnode.training.metrics.base import Measure, MetricSpec
 from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
 from decentnode.training.tasks.base import Task
 
-MakeMetric = Callable[[], Metric]
+MakeMeasure = Callable[[], Measure]
 """Returns a new object, for one evaluation."""
 BATCH_SIZE, LINEAR_BATCH_SIZE = 64, 512
 """The fastest measured on a CPU: activations of convolutions exceed its caches from 128 samples on."""
@@ -34,7 +34,7 @@ def evaluate(
     samples: Samples,
     batch_size: int = BATCH_SIZE,
     beat: Callable[[], None] | None = None,
-    metrics: Sequence[MakeMetric] = (),
+    metrics: Sequence[MakeMeasure] = (),
 ) -> dict[str, float]:
     """The metrics over all samples, by name, in evaluation mode; restores the mode of the module.
 
@@ -68,15 +68,15 @@ def evaluate(
     return measured | objective.task.values(sums, count)
 
 
-def measures_of(task: Task, metrics: Sequence[MakeMetric]) -> list[Metric]:
+def measures_of(task: Task, metrics: Sequence[MakeMeasure]) -> list[Measure]:
     """Returns new objects of these metrics, and of those of the task that they do not have."""
-    found: list[Metric] = [make() for make in metrics]
+    found: list[Measure] = [make() for make in metrics]
     labels = {metric.label for metric in found}
     return [*found, *(metric for metric in task.measures() if metric.label not in labels)]
 
 
 def specs_of(
-    task: Task, metrics: Sequence[MakeMetric], num_classes: int, width: int
+    task: Task, metrics: Sequence[MakeMeasure], num_classes: int, width: int
 ) -> tuple[MetricSpec, ...]:
     """Returns what `evaluate` measures, in its order; `width`: of classes, labels or outputs."""
     specs = {spec.name: spec for metric in measures_of(task, metrics) for spec in metric.specs(width)}
@@ -99,7 +99,7 @@ class VectorTest:
     """Evaluates vectors in a network of its own."""
 
     def __init__(
-        self, objective: Objective, layout: ParameterLayout, metrics: Sequence[MakeMetric] = ()
+        self, objective: Objective, layout: ParameterLayout, metrics: Sequence[MakeMeasure] = ()
     ) -> None:
         """`load` changes the network of the objective; `metrics`: as for `evaluate`."""
         self._metrics = metrics

@@ -110,11 +110,11 @@ IDS, CLASSES = torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, dtype=torch.
     [
         (Classification(), nn.CrossEntropyLoss, loaded(IDS, torch.zeros(3), 1),
          "task: classification needs labels that are classes, those of the dataset are numbers; "
-         r"give labels\.long\(\), or use task: rating"),
+         r"give labels\.long\(\), or use task: regression"),
         (Rating(), nn.MSELoss, loaded(IDS, CLASSES, 2),
          "task: rating needs labels that are numbers, those of the dataset are classes; use floats"),
         (Rating(), nn.MSELoss, loaded(IDS, torch.zeros(3, 2), 1),
-         r"task: rating needs one label for each sample, not labels of shape \(2,\)"),
+         r"task: rating needs one label for each sample, not labels of shape \(2,\); use regression"),
         (NextToken(), nn.CrossEntropyLoss, loaded(torch.zeros(3, 2), CLASSES, 2),
          r"task: next_token needs samples of ids \(int16, int32, int64\), not of float32"),
         (NextToken(), nn.MSELoss, loaded(IDS, CLASSES, 2),

@@ -40,7 +40,7 @@ class LiveConsole:
         self._evaluations = 0
         self._is_read = True
         self._metrics: Sequence[Metric] = CLASSIFICATION
-        self._more: Sequence[Metric] = ()
+        self._more_metrics: Sequence[Metric] = ()
         """Metrics that the configuration lists, beside the headline, as far as there is room."""
         self._is_of_scripts = False
 
@@ -51,8 +51,7 @@ class LiveConsole:
         """
         settings, self._metrics = experiment.settings, experiment.plan.metrics
         self._is_of_scripts = settings.is_of_scripts
-        listed = {make().label for make in experiment.plan.listed}
-        self._more = [metric for metric in self._metrics[1:] if metric.name in listed][:MOST_MORE]
+        self._more_metrics = experiment.plan.shown[1 : 1 + MOST_MORE]
         nodes = counted(experiment.graph.num_nodes, "node")
         hosts = counted(len(experiment.processes), "process", "processes")
         if experiment.execution.workers:
@@ -73,9 +72,9 @@ class LiveConsole:
         if self._is_of_scripts and (logged := logged_metrics(row.metrics)) != self._metrics:
             self._metrics, self._evaluations = logged, 0
         if self._evaluations % HEADING_EVERY == 0:
-            self.line(heading(self._metrics, row.wall_seconds is not None, self._more), "bold")
+            self.line(heading(self._metrics, row.wall_seconds is not None, self._more_metrics), "bold")
         self._evaluations += 1
-        self.line(evaluation_line(row, self._metrics, self._more))
+        self.line(evaluation_line(row, self._metrics, self._more_metrics))
 
     def show_log(self, log: Path) -> None:
         """Shows the end of a lost node's log, without the stacks of torch's own code in C++."""
@@ -131,23 +130,29 @@ class LiveConsole:
         print(text, file=self.output, flush=True)
 
 
-def heading(metrics: Sequence[Metric], is_simulated: bool = False, more: Sequence[Metric] = ()) -> str:
+def heading(
+    metrics: Sequence[Metric], is_simulated: bool = False, more_metrics: Sequence[Metric] = ()
+) -> str:
     """Returns the names above the columns of `evaluation_line`."""
     first = f"{metrics[0].name}{metrics[0].unit}"
-    means = "".join(f" {metric.name + metric.unit:>7}" for metric in more)
+    means = "".join(f" {metric.name + metric.unit:>7}" for metric in more_metrics)
     loss = "    loss" if LOSS in metrics[1:] else ""
     time = "    virtual      wall  ratio" if is_simulated else "       time"
     return f" round {first:>11}  lowest highest average{means}{loss} distance     sent {time}"
 
 
-def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric], more: Sequence[Metric] = ()) -> str:
+def evaluation_line(
+    row: EvaluationRow, metrics: Sequence[Metric], more_metrics: Sequence[Metric] = ()
+) -> str:
     """Returns columns of one evaluation: the nodes' headline metric, the mean of their loss, the cost.
 
-    `more`: metrics of which there is the mean, too.
+    `more_metrics`: those of which there is the mean, too.
     """
     first, *others = metrics
     scores, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
-    means = [(metric, (spread(row.metrics.get(metric.name, {})) or {}).get("mean")) for metric in more]
+    means = [
+        (metric, (spread(row.metrics.get(metric.name, {})) or {}).get("mean")) for metric in more_metrics
+    ]
     wall = row.wall_seconds
     columns = (
         (6, str(row.round + 1)),

@@ -44,10 +44,12 @@ class Predictions:
     """Classes, shape (m,); multilabel: 0, 1 or IGNORED, (m, labels); regression: (m,) or (m, outputs)."""
 
     @classmethod
-    def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
+    def joined(cls, predictions: Sequence["Predictions"]) -> "Predictions":
         """Returns the predictions of several batches, or nodes, as those of one."""
-        scores, labels = (torch.cat(of) for of in zip(*((p.scores, p.labels) for p in parts), strict=True))
-        return cls(parts[0].kind, scores, labels)
+        scores, labels = (
+            torch.cat(of) for of in zip(*((p.scores, p.labels) for p in predictions), strict=True)
+        )
+        return cls(predictions[0].kind, scores, labels)
 
     @property
     def width(self) -> int:
@@ -92,7 +94,7 @@ State = Tensor | Predictions
 
 
 @dataclass(kw_only=True)
-class Metric(ABC):
+class Measure(ABC):
     """One number over all samples, or several; the fields of a subclass are its YAML options.
 
     `state` takes of a batch what the numbers need: a tensor, which adds up over batches, or the predictions
@@ -106,7 +108,7 @@ class Metric(ABC):
     is_fraction: bool | None = None
     """Whether it is from 0 to 1, and shown in percent; null: as the metric says, and else false."""
     _total: Tensor | None = field(default=None, init=False, repr=False, compare=False)
-    _parts: list[Predictions] = field(default_factory=list, init=False, repr=False, compare=False)
+    _predictions: list[Predictions] = field(default_factory=list, init=False, repr=False, compare=False)
     _are_finite: bool = field(default=True, init=False, repr=False, compare=False)
     _width: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -151,7 +153,7 @@ class Metric(ABC):
         if isinstance(state, Tensor):
             self._total = state.double() if self._total is None else self._total + state
         else:
-            self._parts.append(state)
+            self._predictions.append(state)
 
     def values(self) -> dict[str, float]:
         """Its numbers by name; nan without samples, and after outputs that were not finite."""
@@ -161,7 +163,7 @@ class Metric(ABC):
 
     def _numbers(self) -> list[float] | None:
         """The numbers in the order of `names`; None without samples."""
-        whole = Predictions.joined(self._parts) if self._parts else self._total
+        whole = Predictions.joined(self._predictions) if self._predictions else self._total
         if whole is None:
             return None
         numbers: list[float] = torch.as_tensor(self.value(whole), dtype=torch.float64).reshape(-1).tolist()
@@ -169,7 +171,7 @@ class Metric(ABC):
 
 
 @dataclass(kw_only=True)
-class OfEach(Metric):
+class OfEach(Measure):
     """A metric that each class, label or output has, and the mean over them."""
 
     per_class: bool = False

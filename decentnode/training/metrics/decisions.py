@@ -9,13 +9,16 @@ from torch import Tensor
 from decentnode.core.registry import METRICS
 from decentnode.datasets.base import counts
 from decentnode.errors import BadInput
-from decentnode.training.metrics.base import OF_CLASSES, Kind, Metric, OfEach, Predictions, State
+from decentnode.training.metrics.base import OF_CLASSES, Kind, Measure, OfEach, Predictions, State
 
 
 @METRICS.register("accuracy", "acc", "pixel_accuracy", "hamming_accuracy")
 @dataclass(kw_only=True)
-class Accuracy(Metric):
-    """The fraction of labels that are predicted; of several labels for a sample each counts by itself."""
+class Accuracy(Measure):
+    """The fraction of labels that are predicted (Sokolova and Lapalme, 2009, table 2).
+
+    Of several labels for a sample each counts by itself.
+    """
 
     is_fraction: bool | None = True
     kinds: ClassVar[tuple[Kind, ...]] = OF_CLASSES
@@ -59,7 +62,7 @@ class OfCounts(OfEach):
         return _ratio(*self.parts(right, predicted, actual)).where(predicted + actual > 0, torch.nan)
 
 
-class Micro(OfCounts):
+class OfAll(OfCounts):
     """The ratio of all classes together."""
 
     def mean(self, state: State, each: Tensor) -> Tensor:
@@ -67,7 +70,7 @@ class Micro(OfCounts):
         return _ratio(*self.parts(*state.sum(1)))
 
 
-class Positive(OfCounts):
+class OfPositive(OfCounts):
     """The ratio of class 1 of two."""
 
     def check(self, kind: Kind, width: int) -> None:
@@ -108,7 +111,7 @@ class OfRecall(OfCounts):
 
 @METRICS.register("f1", "f1_binary", "f1_score")
 @dataclass(kw_only=True)
-class F1(Positive, OfF1):
+class F1Score(OfPositive, OfF1):
     """F1 of class 1 of two: 2 n / (p + a) (van Rijsbergen, 1979, chapter 7)."""
 
 
@@ -120,13 +123,13 @@ class F1Macro(OfF1):
 
 @METRICS.register("f1_micro", "micro_f1")
 @dataclass(kw_only=True)
-class F1Micro(Micro, OfF1):
+class F1Micro(OfAll, OfF1):
     """F1 of all classes or labels together (Sokolova and Lapalme, 2009, table 3)."""
 
 
 @METRICS.register("precision")
 @dataclass(kw_only=True)
-class Precision(Positive, OfPrecision):
+class PrecisionScore(OfPositive, OfPrecision):
     """Precision of class 1 of two: the right part of those predicted (van Rijsbergen, 1979, chapter 7)."""
 
 
@@ -138,13 +141,13 @@ class PrecisionMacro(OfPrecision):
 
 @METRICS.register("precision_micro")
 @dataclass(kw_only=True)
-class PrecisionMicro(Micro, OfPrecision):
+class PrecisionMicro(OfAll, OfPrecision):
     """Precision of all classes or labels together (Sokolova and Lapalme, 2009, table 3)."""
 
 
 @METRICS.register("recall", "sensitivity")
 @dataclass(kw_only=True)
-class Recall(Positive, OfRecall):
+class RecallScore(OfPositive, OfRecall):
     """Recall of class 1 of two: the part of its samples that is found (van Rijsbergen, 1979, chapter 7)."""
 
 
@@ -156,7 +159,7 @@ class RecallMacro(OfRecall):
 
 @METRICS.register("recall_micro")
 @dataclass(kw_only=True)
-class RecallMicro(Micro, OfRecall):
+class RecallMicro(OfAll, OfRecall):
     """Recall of all classes or labels together (Sokolova and Lapalme, 2009, table 3)."""
 
 

@@ -34,7 +34,7 @@ class OfErrors(OfEach):
 @METRICS.register("mse", "mean_squared_error")
 @dataclass(kw_only=True)
 class MeanSquaredError(OfErrors):
-    """The mean squared error of all outputs."""
+    """The mean squared error of all outputs (Gauss, 1823)."""
 
     higher_is_better: bool | None = False
     stem: ClassVar[str] = "mse"
@@ -46,7 +46,7 @@ class MeanSquaredError(OfErrors):
 @METRICS.register("rmse", "root_mean_squared_error")
 @dataclass(kw_only=True)
 class RootMeanSquaredError(MeanSquaredError):
-    """The root of the mean squared error of all outputs."""
+    """The root of the mean squared error of all outputs (Willmott and Matsuura, 2005)."""
 
     stem: ClassVar[str] = "rmse"
 
@@ -60,7 +60,7 @@ class RootMeanSquaredError(MeanSquaredError):
 @METRICS.register("mae", "mean_absolute_error")
 @dataclass(kw_only=True)
 class MeanAbsoluteError(OfErrors):
-    """The mean absolute error of all outputs."""
+    """The mean absolute error of all outputs (Willmott and Matsuura, 2005)."""
 
     higher_is_better: bool | None = False
     stem: ClassVar[str] = "mae"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decentnode.errors import BadInput, explained, is_out_of_memory
-from decentnode.training.metrics.base import Kind, Metric, Predictions, State
+from decentnode.training.metrics.base import Kind, Measure, Predictions, State
 
 OF_ALL = ("label", "higher_is_better", "is_fraction")
 """The options that all metrics have."""
@@ -19,13 +19,13 @@ TRIAL = 8
 """Samples that a metric from outside is tried with."""
 
 
-def metric_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Metric:
-    """The metric for `module:name`: a Metric with these options, a function, or a class as of torchmetrics.
+def metric_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Measure:
+    """The metric for `module:name`: a Measure with these options, a function, or a class as of torchmetrics.
 
     The options of all metrics are its own beside those of the function or class, unless that has one of the
     name.
     """
-    if isinstance(cls, type) and issubclass(cls, Metric):
+    if isinstance(cls, type) and issubclass(cls, Measure):
         return cls(**options)
     own = signature(cls).parameters
     ours = {name: options[name] for name in OF_ALL if name in options and name not in own}
@@ -34,7 +34,7 @@ def metric_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Metric:
 
 
 @dataclass(kw_only=True)
-class Foreign(Metric):
+class Foreign(Measure):
     """A metric whose number somebody else's code computes."""
 
     given: Callable[..., Any]

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from decentnode.core.registry import METRICS
 from decentnode.errors import BadInput
 from decentnode.options import Positive
-from decentnode.training.metrics.base import OF_CLASSES, Kind, Metric, OfEach, Predictions, State
+from decentnode.training.metrics.base import OF_CLASSES, Kind, Measure, OfEach, Predictions, State
 
 MOST_EXPONENT = 700.0
 """The largest exponent whose exp is a finite number of 64 bits."""
@@ -68,8 +68,7 @@ class Auroc(OfOrder):
 @METRICS.register("average_precision", "ap", "map", "mean_average_precision", "auprc", "pr_auc")
 @dataclass(kw_only=True)
 class AveragePrecision(OfOrder):
-    """sum_k (R_k - R_(k-1)) P_k over the thresholds, from the highest on (Zhu, 2004, "Recall, precision and
-    average precision").
+    """sum_k (R_k - R_(k-1)) P_k over the thresholds, from the highest on (Buckley and Voorhees, 2000).
 
     Of several classes the mean of one against all others.
     """
@@ -84,7 +83,7 @@ class AveragePrecision(OfOrder):
 
 @METRICS.register("ece", "calibration_error", "expected_calibration_error")
 @dataclass(kw_only=True)
-class CalibrationError(Metric):
+class CalibrationError(Measure):
     """sum_b n_b / n |accuracy_b - confidence_b|, by bins of equal width (Guo et al., 2017, equation 3).
 
     The confidence is the highest probability; of one logit it is the probability of class 1, and the
@@ -119,7 +118,7 @@ class CalibrationError(Metric):
 
 @METRICS.register("perplexity", "ppl")
 @dataclass(kw_only=True)
-class Perplexity(Metric):
+class Perplexity(Measure):
     """exp(mean of -log p) of the labels (Jelinek et al., 1977)."""
 
     higher_is_better: bool | None = False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from decentnode.core.registry import name_of
 from decentnode.datasets.base import LoadedDataset, Samples, counts
 from decentnode.errors import BadInput
-from decentnode.training.metrics.base import Kind, Metric, MetricSpec, Predictions
+from decentnode.training.metrics.base import Kind, Measure, MetricSpec, Predictions
 
 Network = Callable[..., Tensor]
 """The outputs for the fields of a batch, on the device of the network."""
@@ -76,7 +76,7 @@ class Task(ABC):
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """The metrics by name, from the sums over all batches and their `count`; `loss` is a sum, too."""
 
-    def measures(self) -> tuple[Metric, ...]:
+    def measures(self) -> tuple[Measure, ...]:
         """Further metrics of every evaluation, new objects for each."""
         return ()
 

@@ -10,7 +10,7 @@ from decentnode.core.registry import TASKS, name_of
 from decentnode.datasets.base import IGNORED, Samples, counts
 from decentnode.datasets.ragged import Ragged
 from decentnode.errors import BadInput
-from decentnode.training.metrics import Accuracy, F1Macro, Metric, Predictions
+from decentnode.training.metrics import Accuracy, F1Macro, Measure, Predictions
 from decentnode.training.metrics.base import Kind
 from decentnode.training.tasks.measured import Measured
 
@@ -63,7 +63,7 @@ class Binary(Logits):
     def shapes(self, num_classes: int, label_shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         return ((1, *label_shape), tuple(label_shape))
 
-    def measures(self) -> tuple[Metric, ...]:
+    def measures(self) -> tuple[Measure, ...]:
         return (Accuracy(),)
 
     def predictions(self, outputs: Tensor, labels: Tensor) -> Predictions:
@@ -88,7 +88,7 @@ class MultiLabel(Logits):
     def shapes(self, num_classes: int, label_shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         return (tuple(label_shape),)
 
-    def measures(self) -> tuple[Metric, ...]:
+    def measures(self) -> tuple[Measure, ...]:
         return F1Macro(), Accuracy()
 
     def labelled(self, samples: Samples) -> Samples:

@@ -10,7 +10,7 @@ from decentnode.core.registry import TASKS
 from decentnode.datasets.base import Samples
 from decentnode.datasets.ragged import Ragged
 from decentnode.errors import BadInput
-from decentnode.training.metrics import R2, MeanAbsoluteError, Metric, Predictions, RootMeanSquaredError
+from decentnode.training.metrics import R2, MeanAbsoluteError, Measure, Predictions, RootMeanSquaredError
 from decentnode.training.tasks.measured import Measured
 
 
@@ -34,7 +34,7 @@ class Regression(Measured):
         several = tuple(label_shape)
         return (several,) if len(several) == 1 else ((1, *several), several)
 
-    def measures(self) -> tuple[Metric, ...]:
+    def measures(self) -> tuple[Measure, ...]:
         of_errors = (RootMeanSquaredError, MeanAbsoluteError, R2)
         return tuple(metric(per_class=self.per_output) for metric in of_errors)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decentnode.core.registry import TASKS
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
-from decentnode.training.metrics import Accuracy, MeanIou, Metric
+from decentnode.training.metrics import Accuracy, MeanIou, Measure
 from decentnode.training.tasks.classification import Classification
 from decentnode.training.tasks.measured import Measured
 
@@ -22,7 +22,7 @@ class Segmentation(Measured, Classification):
     per_class: bool = False
     """Adds the IoU of each class, such as `iou_of_3`."""
 
-    def measures(self) -> tuple[Metric, ...]:
+    def measures(self) -> tuple[Measure, ...]:
         return MeanIou(per_class=self.per_class), Accuracy(label="pixel_accuracy")
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
