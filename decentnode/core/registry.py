@@ -23,6 +23,8 @@ T = TypeVar("T", bound=type)
 
 PASSED = "object"
 """Stands for the module in the name of a plug-in that only Python can pass: `object:Class`."""
+EXTRA_OF = {"torchmetrics": "metrics"}
+"""The extra that installs a package whose classes may be named."""
 MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
 COPIES = "code"
@@ -265,6 +267,9 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+        if extra := EXTRA_OF.get(module_name.partition(".")[0]):
+            install = f"run: pip install '{OWN}[{extra}]'"
+            raise UnknownPlugin(f"cannot import '{path}': {error}; {install}") from error
         copies = [
             copy
             for folder in folders

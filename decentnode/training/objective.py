@@ -79,23 +79,19 @@ class Objective:
 
     def _weighted(self, given: Any, batch: Batch) -> Tensor:
         """The loss of several outputs; a scalar among them is a loss by itself. Raises BadInput."""
-        named, total = named_outputs(given), None
-        weights = self._weights
+        named, weights = named_outputs(given), self._weights or ()
         if not isinstance(weights, Mapping):
-            weights = dict(zip(named, weights or (), strict=False))
-        main = next(iter(named))
-        for name, weight in {main: 1.0, **weights}.items():
+            names = [*named, *map(str, range(len(named), len(weights)))]
+            weights = dict(zip(names, weights, strict=False))
+        total = torch.zeros((), device=self._device)
+        for name, weight in ({next(iter(named)): 1.0} | weights).items():
             if not isinstance(output := named.get(name), Tensor):
-                has = ", ".join(key for key, value in named.items() if isinstance(value, Tensor))
-                raise BadInput.at(
-                    f"training.loss_weights.{name}",
-                    f"the model has no such output in training (it has {has})",
-                )
+                known = ", ".join(key for key, value in named.items() if isinstance(value, Tensor))
+                what = f"the model gives no such output in training (it gives {known})"
+                raise BadInput.at(f"training.loss_weights.{name}", what)
+            output = output.to(accumulator(output.dtype))
             if weight:
-                output = output.to(accumulator(output.dtype))
-                term = weight * (output if not output.dim() else self._of_batch(output, batch))
-                total = term if total is None else total + term
-        assert total is not None
+                total = total + weight * (self._of_batch(output, batch) if output.dim() else output)
         return total
 
     def _of_batch(self, outputs: Tensor, batch: Batch) -> Tensor:
