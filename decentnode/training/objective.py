@@ -84,7 +84,7 @@ class Objective:
             names = [*named, *map(str, range(len(named), len(weights)))]
             weights = dict(zip(names, weights, strict=False))
         total = torch.zeros((), device=self._device)
-        for name, weight in ({next(iter(named)): 1.0} | weights).items():
+        for name, weight in {next(iter(named)): 1.0, **weights}.items():
             if not isinstance(output := named.get(name), Tensor):
                 known = ", ".join(key for key, value in named.items() if isinstance(value, Tensor))
                 what = f"the model gives no such output in training (it gives {known})"

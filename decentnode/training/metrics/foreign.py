@@ -1,6 +1,7 @@
 """Metrics from outside: functions, and the classes of torchmetrics."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from decentnode.training.metrics.base import Kind, Measure, Predictions, State
 OF_ALL = ("label", "higher_is_better", "is_fraction")
 """The options that all metrics have."""
 TRIAL = 8
-"""Samples that a metric from outside is tried with."""
+"""The fewest samples that a metric from outside is tried with."""
 
 
 def metric_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Measure:
@@ -60,8 +61,8 @@ class Foreign(Measure):
 
     def check(self, kind: Kind, width: int) -> None:
         """Tries it on a few predictions, so the object is of no use afterwards."""
-        labels = torch.arange(TRIAL) % max(2, width)
-        scores = torch.linspace(-1.0, 1.0, TRIAL)
+        count = max(TRIAL, 2 * width)
+        labels, scores = torch.arange(count) % max(2, width), torch.linspace(-1.0, 1.0, count)
         if kind == "multiclass":
             scores = scores[:, None] * torch.linspace(1.0, 2.0, width)
         elif kind == "multilabel" or (kind == "regression" and width > 1):
@@ -69,8 +70,10 @@ class Foreign(Measure):
         if kind != "multiclass":
             labels = labels % 2
         trial = Predictions(kind, scores, labels.float() if kind == "regression" else labels)
-        self.add(trial)
-        self.values()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.add(trial)
+            self.values()
 
 
 @dataclass(kw_only=True)
