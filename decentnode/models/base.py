@@ -176,12 +176,11 @@ def check_scores(
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
     if shape != wanted and shape not in [(count, *other) for other in others]:
-        is_logit = num_classes == 2 and shape in ((count, *labels), (count, 1, *labels))
-        raise BadInput.at(
-            "model",
-            f"{name} gives {shape} for {count} samples; it must give {wanted}"
-            f"{': a score for each of the two classes; one for both is task: binary' if is_logit else ''}",
-        )
+        hint = ""
+        if num_classes == 2 and shape in ((count, *labels), (count, 1, *labels)):
+            several = len(labels) == 1 and shape == (count, *labels)
+            hint = f"; one for each label is task: {'multi_label' if several else 'binary'}"
+        raise BadInput.at("model", f"{name} gives {shape} for {count} samples; it must give {wanted}{hint}")
 
 
 def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:

@@ -3,7 +3,7 @@
 The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Dataset, Samples, draw
+from decentnode.datasets.ragged import Ragged, Rows
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
 from decentnode.formats.records import Records, RoundRecord, private_megabytes
@@ -33,9 +34,12 @@ from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
 from decentnode.training.evaluation import MakeMeasure, batch_size, evaluate, specs_of
+from decentnode.training.metrics.base import Kind
 from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
+MOST_KEPT = 1 << 28
+"""Predicted numbers that a metric may keep in an evaluation: 1 GB in float32."""
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
@@ -96,11 +100,7 @@ class EvaluationPlan:
         task: Task = settings.task.make()
         width = 2 if task.kind == "binary" else run_samples.width
         listed = tuple(plugin.make for plugin in tests.metrics)
-        for index, make in enumerate(listed):
-            try:
-                make().check(task.kind, width)
-            except BadInput as error:
-                raise BadInput.at(f"evaluation.metrics[{index}]", str(error)) from error
+        _check(listed, task.kind, width, samples.labels)
         specs = specs_of(task, listed, dataset.num_classes, width)
         metrics = tuple(Metric(*spec) for spec in specs)
         of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
@@ -161,6 +161,20 @@ class EvaluationPlan:
         if rank is not None and self.local and len(self.local[rank]):
             scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
         return scores
+
+
+def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> None:
+    """Raises BadInput for the first metric that predictions for these labels do not have."""
+    numbers = width * (labels.values if isinstance(labels, Ragged) else labels).numel()
+    for index, make in enumerate(metrics):
+        key, measure = f"evaluation.metrics[{index}]", make()
+        try:
+            measure.check(kind, width)
+        except BadInput as error:
+            raise BadInput.at(key, str(error)) from error
+        if measure.keeps_predictions and numbers > MOST_KEPT:
+            what = f"{measure.label} would keep {numbers:,} predicted numbers until the end of an evaluation"
+            raise BadInput.at(key, f"{what}, more than {MOST_KEPT:,}; lower dataset.test_size")
 
 
 def _target(evaluation: EvaluationSettings, metrics: dict[str, Metric]) -> tuple[Metric, float] | None:

@@ -11,13 +11,17 @@ import torchmetrics.classification as of_classes
 import torchmetrics.regression as of_numbers
 from torch import nn
 
+from decentnode.config.loader import understand
+from decentnode.config.python_source import document_of
 from decentnode.core.registry import METRICS
 from decentnode.datasets.base import IGNORED, Samples
 from decentnode.errors import BadInput
+from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate, specs_of
 from decentnode.training.metrics.foreign import metric_of
 from decentnode.training.objective import Objective
 from decentnode.training.tasks import Binary, Classification, MultiLabel, Regression, Segmentation
+from tests.support.in_process import Nodes
 from tests.training.test_tasks import Given, drawn
 
 SAMPLES, CLASSES = 101, 4
@@ -250,3 +254,59 @@ def test_outputs_that_are_not_finite_and_no_samples_have_no_numbers():
         if kind != "regression":
             nothing = torch.full_like(labels, IGNORED)
             assert all(math.isnan(value) for value in judged("accuracy", kind, labels=nothing).values())
+
+
+def run_of(**changes):
+    inputs, labels = MULTICLASS[0].float(), MULTICLASS[1]
+    values = {
+        "graph": {"name": "ring", "nodes": 3},
+        "rounds": 1,
+        "communication": "inproc",
+        "dataset": ((inputs, labels), (inputs, labels)),
+        "model": nn.Linear(inputs.shape[1], CLASSES),
+        "training": {"optimizer": {"name": "SGD", "lr": 0.1}, "batch_size": 4, "steps_per_round": 2},
+    }
+    return Experiment.from_settings(understand(document_of(values | changes)))
+
+
+def test_a_run_has_named_metrics_functions_and_objects_of_torchmetrics(tmp_path):
+    listed = [
+        {"name": "f1_macro", "per_class": True},
+        near,
+        {
+            "name": "tests.training.test_metrics:near", "distance": 0, "label": "exactly", "is_fraction": True
+        },
+        of_classes.MulticlassCohenKappa(CLASSES),
+        {"name": "torchmetrics.classification:MulticlassF1Score", "average": "micro", "label": "micro"},
+        "accuracy",
+    ]  # fmt: skip
+    experiment = run_of(**{"evaluation.metrics": listed, "evaluation.target": {"exactly": 0.9}})
+    each = [f"f1_of_{c}" for c in range(CLASSES)]
+    names = ["f1_macro", *each, "near", "exactly", "multiclass_cohen_kappa", "micro", "accuracy", "loss"]
+    assert [metric.name for metric in experiment.plan.metrics] == names
+    assert [metric.name for metric in experiment.plan.metrics if metric.is_fraction] == [
+        "f1_macro", *each, "exactly", "multiclass_cohen_kappa", "micro", "accuracy"
+    ]  # fmt: skip
+    nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 1)
+    for node in nodes.nodes:
+        scores = node.evaluation.scores
+        assert list(scores) == names
+        assert scores["micro"] == pytest.approx(scores["accuracy"], abs=1e-12)
+        assert scores["exactly"] == pytest.approx(scores["accuracy"], abs=1e-12)
+
+
+def test_what_does_not_fit_the_samples_is_refused_before_the_start(monkeypatch):
+    for listed, message in {
+        "f1": "f1 is of one class of two; use f1_macro or f1_micro",
+        "tests.training.test_metrics:failing": "metric failing raises ArithmeticError: no number today",
+        "torchmetrics.classification:MultilabelF1Score": "metric multilabel_f1_score raises ",
+    }.items():
+        with pytest.raises(BadInput) as error:
+            run_of(**{"evaluation.metrics": [listed]})
+        assert str(error.value).startswith(f"evaluation.metrics[0]: {message}")
+    of_classes_each = {"name": "torchmetrics.classification:MulticlassF1Score", "average": "none"}
+    with pytest.raises(BadInput, match=r"gives 4 numbers; it must give one, such as with average: macro$"):
+        run_of(**{"evaluation.metrics": [of_classes_each]})
+    monkeypatch.setattr("decentnode.node.evaluation.MOST_KEPT", SAMPLES * CLASSES - 1)
+    with pytest.raises(BadInput, match="near would keep 404 predicted numbers until the end"):
+        run_of(**{"evaluation.metrics": ["f1_macro", near]})

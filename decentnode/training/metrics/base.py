@@ -129,6 +129,11 @@ class Measure(ABC):
         """What the numbers need of a batch; by default all of it."""
         return predictions
 
+    @property
+    def keeps_predictions(self) -> bool:
+        """Whether all predictions of an evaluation are kept until its end."""
+        return type(self).state is Measure.state
+
     def names(self, width: int) -> tuple[str, ...]:
         """The names of its numbers; `width`: the number of classes, labels or outputs."""
         return (self.label,)

@@ -104,6 +104,10 @@ class OfModule(Foreign):
         if missing := [name for name in ("update", "compute") if not hasattr(self.given, name)]:
             raise BadInput(f"{self.given.__name__} has no method {missing[0]}; give a torchmetrics.Metric")
 
+    @property
+    def keeps_predictions(self) -> bool:
+        return False
+
     def value(self, state: State) -> float:
         raise NotImplementedError("the object computes it of its own state")
 
