@@ -27,7 +27,7 @@ from decentnode.graph.strength import are_points
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.gradient_sync import GradientSync
-from decentnode.training.metrics.base import Measure
+from decentnode.training.metrics.base import WORDS, Measure
 from decentnode.training.settings import TrainingSettings
 from decentnode.training.tasks.base import Task
 from decentnode.transforms.base import Transform
@@ -96,8 +96,8 @@ def _metrics(task: Task, metrics: Sequence[Measure]) -> Iterator[Defect]:
     for index, measure in enumerate(metrics):
         key, first = ("evaluation", "metrics", index), labels.setdefault(measure.label, index)
         if task.kind not in measure.kinds:
-            wanted = "numbers" if measure.kinds == ("regression",) else " or ".join(measure.kinds)
-            what = f"{name_of(measure)} is a metric of {wanted}; task {name_of(task)} is {task.kind}"
+            wanted = " or ".join(WORDS[kind] for kind in measure.kinds)
+            what = f"{name_of(measure)} is of {wanted}; task {name_of(task)} predicts {WORDS[task.kind]}"
             yield Defect(key, what)
         if first != index:
             what = f"evaluation.metrics[{first}] is named {measure.label}, too; give it a label"

@@ -852,7 +852,7 @@ evaluation: {metrics: [{name: ece, bins: 0}]}
 evaluation: {metrics: [{name: auroc, label: local_auc}]}
     | 16 evaluation.metrics[0].label | must be letters, digits and _, begin with a letter, and not with ...
 evaluation: {metrics: [rmse]}
-    | 16 evaluation.metrics[0] | rmse is a metric of numbers; task classification is multiclass
+    | 16 evaluation.metrics[0] | rmse is of numbers; task classification predicts classes
 evaluation: {metrics: [auroc, auroc]}
     | 16 evaluation.metrics[1] | evaluation.metrics[0] is named auroc, too; give it a label
 evaluation: {metrics: ['torchmetrix.classification:MulticlassAUROC']}

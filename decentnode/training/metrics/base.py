@@ -17,6 +17,10 @@ from decentnode.errors import BadInput
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression"]
 """What a task predicts, in the words of torchmetrics."""
+WORDS: dict[Kind, str] = {
+    "binary": "one logit", "multiclass": "classes", "multilabel": "several labels", "regression": "numbers"
+}  # fmt: skip
+"""What the kinds are, for messages."""
 OF_CLASSES: tuple[Kind, ...] = ("binary", "multiclass", "multilabel")
 LABEL = re.compile(r"[A-Za-z]\w*")
 TAKEN = ("validation_", "local_")

@@ -42,7 +42,7 @@ class Foreign(Measure):
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        name = getattr(self.given, "__name__", type(self.given).__name__)
+        name = self.given.__name__.strip("<>")
         self.label = self.label or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
         for option in ("higher_is_better", "is_fraction"):
             if getattr(self, option) is None:
