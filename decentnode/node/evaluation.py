@@ -5,6 +5,7 @@ The observer of the machine reads published vectors, and with `evaluation.backgr
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 from torch import nn
@@ -23,7 +24,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Dataset, Samples, draw
-from decentnode.datasets.ragged import Ragged, Rows
+from decentnode.datasets.ragged import Rows
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
 from decentnode.formats.records import Records, RoundRecord, private_megabytes
@@ -165,7 +166,7 @@ class EvaluationPlan:
 
 def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> None:
     """Raises BadInput for the first metric that predictions for these labels do not have."""
-    numbers = width * (labels.values if isinstance(labels, Ragged) else labels).numel()
+    numbers = width * prod(labels.shape)
     for index, make in enumerate(metrics):
         key, measure = f"evaluation.metrics[{index}]", make()
         try:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ class Objective:
         """
         self.loss = loss
         self._weights = weights
+        # Those of transformers compute a loss of their own where they are given labels.
+        asks = isinstance(weights, Mapping) and bool(weights.get("loss"))
+        self._gives_labels = asks and "labels" in signature(module.forward).parameters
         self.task = task
         self._ignored = ignored_by(loss)
         self.reduction = getattr(loss, "reduction", "mean")
@@ -69,7 +73,10 @@ class Objective:
         with self._computation.autocast(self._device):
             # An evaluation is not compiled: it has other sizes of batches, and other nodes may wait for it.
             network = self._compiled if self.module.training else self.module
-            given: Any = network(*map(self._placed, batch.fields))
+            labels = {}
+            if self._gives_labels and self.module.training:
+                labels["labels"] = batch.labels.to(self._device)
+            given: Any = network(*map(self._placed, batch.fields), **labels)
             outputs: Tensor = main_output(given)
             # A sum of exponentials in bfloat16 would have two digits.
             outputs = outputs.to(accumulator(outputs.dtype))

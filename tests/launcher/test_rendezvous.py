@@ -14,8 +14,8 @@ from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster.channel import Arrival
 from decentnode.launcher.cluster.agreement import StartConditions
+from decentnode.launcher.cluster.channel import Arrival
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import RelayedReports
 from tests.support.launchers import LauncherThreads, join_of

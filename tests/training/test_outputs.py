@@ -38,23 +38,31 @@ FORMS = {
     "a loss of its own": (lambda main, aux, own: ModelOutput(loss=own, logits=main), {"loss": 2.0}),
     "its own alone": (lambda main, aux, own: {"loss": own, "logits": main}, {"logits": 0, "loss": 1}),
     "no weights": (lambda main, aux, own: {"loss": own, "logits": main, "hidden": aux}, None),
+    "its own by labels": (
+        lambda main, aux, own: ModelOutput(logits=main, loss=cross_entropy(main, own)),
+        {"logits": 0, "loss": 1},
+    ),
     "a tensor": (lambda main, aux, own: main, None),
 }
 
 
+OWN_BY_LABELS = FORMS["its own by labels"][0]
+
+
 class Several(nn.Module):
-    """A network with an auxiliary head, and a penalty as its own loss, in training mode alone."""
+    """A network with an auxiliary head, and a penalty as its own loss, or what it computes of labels."""
 
     def __init__(self, form=FORMS["tuple"][0], always=True):
         super().__init__()
         self.main, self.head = nn.Linear(4, 3), nn.Linear(4, 3)
         self.form, self.always = form, always
 
-    def forward(self, inputs):
+    def forward(self, inputs, labels=None):
         main = self.main(inputs)
-        if not (self.training or self.always):
+        if not (self.training or (self.always and self.form is not OWN_BY_LABELS)):
             return main
-        return self.form(main, self.head(inputs), self.main.weight.square().sum())
+        own = labels if self.form is OWN_BY_LABELS else self.main.weight.square().sum()
+        return self.form(main, self.head(inputs), own)
 
 
 @pytest.mark.parametrize("always", [True, False])
@@ -70,7 +78,9 @@ def test_auxiliary_outputs_have_their_weights_in_training_alone(name, always):
     main, aux = (cross_entropy(part(samples.inputs), samples.labels) for part in (network.main, network.head))
     own = network.main.weight.square().sum()
     expected = main + 0.4 * aux
-    expected = {"a loss of its own": main + 2 * own, "its own alone": own}.get(name, expected)
+    expected = {"a loss of its own": main + 2 * own, "its own alone": own, "its own by labels": main}.get(
+        name, expected
+    )
     expected = main if weights is None else expected
     assert torch.equal(outputs, network.main(samples.inputs))
     assert torch.allclose(loss, expected, rtol=1e-6)

@@ -32,7 +32,8 @@ class Logits(Measured):
         value = super().loss(
             outputs.where(counted, SURELY_NOT), labels.where(counted, 0).to(outputs.dtype), loss
         )
-        return value if value.dim() or loss.reduction == "sum" else value * counted.numel() / counted.sum()
+        is_mean = not value.dim() and getattr(loss, "reduction", "mean") == "mean"
+        return value * counted.numel() / counted.sum() if is_mean else value
 
     def count(self, labels: Tensor) -> int:
         return int(counts(labels).sum())
@@ -41,6 +42,8 @@ class Logits(Measured):
         labels = samples.labels
         if isinstance(labels, Ragged):
             raise BadInput.at("task", f"{name_of(self)} needs labels of one shape, not of several lengths")
+        if not isinstance(labels, Tensor):
+            return samples
         found = labels[counts(labels, samples.ignored)]
         if len(wrong := found[(found != 0) & (found != 1)]):
             what = f"{name_of(self)} needs labels that are 0 or 1, not {wrong[0].item():g}"
@@ -68,7 +71,7 @@ class Binary(Logits):
 
     def predictions(self, outputs: Tensor, labels: Tensor) -> Predictions:
         counted = counts(labels)
-        return Predictions("binary", outputs.reshape(labels.shape)[counted], labels[counted])
+        return Predictions("binary", outputs.reshape(labels.shape)[counted], labels[counted].long())
 
 
 @TASKS.register("multi_label", "multilabel", "multi_label_classification")
@@ -90,6 +93,9 @@ class MultiLabel(Logits):
 
     def measures(self) -> tuple[Measure, ...]:
         return F1Macro(), Accuracy()
+
+    def predictions(self, outputs: Tensor, labels: Tensor) -> Predictions:
+        return Predictions("multilabel", outputs.reshape(labels.shape), labels.long())
 
     def labelled(self, samples: Samples) -> Samples:
         if samples.labels.dim() != 2:

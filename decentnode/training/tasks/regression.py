@@ -50,4 +50,5 @@ class Regression(Measured):
         if isinstance(labels, Ragged):
             raise BadInput.at("task", "regression needs labels of one shape, not of several lengths")
         # Whole numbers, such as ages, are numbers, too.
-        return samples if labels.is_floating_point() else replace(samples, labels=labels.to(samples.dtype))
+        is_whole = isinstance(labels, Tensor) and not labels.is_floating_point()
+        return replace(samples, labels=labels.to(samples.dtype)) if is_whole else samples
