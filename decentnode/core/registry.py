@@ -23,6 +23,8 @@ T = TypeVar("T", bound=type)
 
 PASSED = "object"
 """Stands for the module in the name of a plug-in that only Python can pass: `object:Class`."""
+EXTRA_OF = {"torchmetrics": "metrics"}
+"""The extra that installs a package whose classes may be named."""
 MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
 COPIES = "code"
@@ -265,6 +267,9 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+        if extra := EXTRA_OF.get(module_name.partition(".")[0]):
+            install = f"run: pip install '{OWN}[{extra}]'"
+            raise UnknownPlugin(f"cannot import '{path}': {error}; {install}") from error
         copies = [
             copy
             for folder in folders
@@ -364,6 +369,11 @@ PARTITIONS = Registry(
 )
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
+METRICS = Registry(
+    "metric", "decentnode.training.metrics", "decentnode.training.metrics.base:Measure",
+    "torch.nn.modules.module:Module", functions=True, endings=("score",), given=2,
+)  # fmt: skip
+"""A class as of torchmetrics is a module, which is looked at without an import of torchmetrics."""
 AUGMENTATIONS = Registry(
     "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
 )
@@ -388,7 +398,8 @@ LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS, SLOWDOWNS,
+    TASKS, METRICS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS,
+    SLOWDOWNS,
 )  # fmt: skip
 
 

@@ -134,6 +134,8 @@ def panels_of(runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> dict[st
     local = tested[0].headline.of_local if tested else None
     if local is not None and all(local in run.metrics for run in tested):
         panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS, style)
+    for metric in _further(tested):
+        panels[f"{metric.name}_{ROUNDS.key}"] = _curves(runs, metric, ROUNDS, style)
     if any(run.distances for run in runs):
         panels[DISTANCE] = _distances(runs, ROUNDS, style)
     if len(runs) == 1 and (table := runs[0].partition):
@@ -153,13 +155,26 @@ def _judging(run: RunCurves) -> list[Metric]:
     return [run.headline] if run.headline == TRAIN_LOSS else [run.headline, LOSS]
 
 
+def _further(tested: Sequence[RunCurves]) -> list[Metric]:
+    """Returns what the runs measure on test samples beside headline and loss, but not of single classes."""
+    known = [set(run.metrics) for run in tested]
+    return [
+        metric
+        for metric in (tested[0].metrics[1:] if tested else ())
+        if metric != LOSS
+        and all(metric in metrics for metrics in known)
+        and not (metric.is_of_class or metric.is_of_local or metric.is_of_validation)
+    ]
+
+
 def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     """Draws six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
     shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
     shown = [name for name in shown if not name.startswith(LOCAL) or runs[0].headline.is_of_local]
-    shown = [name for name in shown if not name.endswith(ALONE)]
+    further = {f"{metric.name}_{ROUNDS.key}" for metric in _further([run for run in runs if run.rows])}
+    shown = [name for name in shown if not name.endswith(ALONE) and name not in further]
     for place, name in enumerate(shown):
         panels[name](figure.add_subplot(2, 3, place + 1))
     figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
