@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decentnode.config.type_check import REQUIRED, Parameters, parameters_of
 from decentnode.core.registry import Registry
+from decentnode.datasets.from_python import dataset_of
 from decentnode.errors import BadInput
 from decentnode.models.base import model_of
 from decentnode.training.settings import Factory, instance, made
@@ -77,9 +78,9 @@ class Plugin(Factory):
 
     def make(self, *args: object) -> Any:
         """Makes a new instance that shares nothing; raises BadInput when the class refuses its options."""
-        # A model may also be any torch.nn.Module from outside the package, which is wrapped.
-        is_model = self.kind == "model"
-        maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
+        # A model may also be any torch.nn.Module from outside the package, which is wrapped; so a dataset.
+        wrapped = {"model": model_of, "dataset": dataset_of}.get(self.kind)
+        maker = (lambda **options: wrapped(cast(type, self.cls), options)) if wrapped else self.cls
         options = {name: made(value) for name, value in self.options.items()}
         if self.kind == "loss":
             hints = parameters_of(self.cls)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.rng import generator, permutation
+from decentnode.core.rng import generator
 from decentnode.datasets.base import Batch, Samples
 
 
@@ -35,8 +35,11 @@ class Shard:
 
     def order(self, epoch: int) -> Tensor:
         """The samples of an epoch in their order, int64 indices."""
-        order = permutation(len(self.indices), self.seed, "shuffle", self.rank, epoch)
-        return self.indices.index_select(0, torch.from_numpy(order))
+        return self.samples.order(self.indices, epoch, self.seed, self.rank)
+
+    def batch(self, indices: Tensor, epoch: int = 0) -> Batch:
+        """Samples of the rank as an epoch has them, whose random transforms are others in each."""
+        return self.samples.batch(indices, (self.seed, self.rank, epoch))
 
     def starts(self, samples: int, batch_size: int) -> range:
         """The index at which each minibatch of an epoch of `samples` starts."""
@@ -98,12 +101,13 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch."""
-        return self._shard.samples.batch(torch.from_numpy(self._next_indices()))
+        return self._shard.batch(torch.from_numpy(self._next_indices()), self._epoch)
 
     def several(self, count: int) -> list[Batch]:
         """The next minibatches, as many as `count` or as the epoch still has, at least one."""
         return [
-            self._shard.samples.batch(torch.from_numpy(indices)) for indices in self.several_indices(count)
+            self._shard.batch(torch.from_numpy(indices), self._epoch)
+            for indices in self.several_indices(count)
         ]
 
     def several_indices(self, count: int) -> list[NDArray[np.int64]]:
@@ -119,7 +123,7 @@ class Minibatches:
     def trial(self) -> Batch:
         """A minibatch to try a step with, the longest of them; `next` still gives its samples."""
         order, batches = self._split(self._shard.indices)
-        return self._shard.samples.batch(order[batches[0 if self._tokens is None else -1]])
+        return self._shard.batch(order[batches[0 if self._tokens is None else -1]])
 
     def trials(self) -> list[Batch]:
         """A minibatch of each shape that an epoch has; `next` still gives their samples."""
@@ -127,7 +131,7 @@ class Minibatches:
         batches = [order[place] for place in places]
         longest = None if self._tokens is None else self._shard.samples.tokens
         shapes = {(len(b), 0 if longest is None else int(longest[b].max())): b for b in batches}
-        return [self._shard.samples.batch(indices) for indices in shapes.values()]
+        return [self._shard.batch(indices) for indices in shapes.values()]
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch

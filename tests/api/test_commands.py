@@ -91,7 +91,7 @@ def test_objects_run_and_the_caller_stays_as_it_was(values):
         assert torch.allclose(kept[name], tensor, atol=1e-6)
     saved = (run.directory / "config.yaml").read_text()
     comment = (
-        "# Passed as objects from Python, so this file lacks them: dataset (InMemory), model (Sequential)"
+        "# Passed as objects from Python, so this file lacks them: dataset (samples), model (Sequential)"
     )
     assert saved.startswith(f"{comment}, sharing (Boosted)\n")
     for line in ("name: run", "name: object:Boosted", "name: SGD", "name: shards", "lr: 0.0"):
