@@ -69,13 +69,13 @@ def _read(document: Document, key: Key, value: Any) -> Any:
     _place(document, key, value)
     is_dataset = key in (("dataset",), ("dataset", "name"))
     if isinstance(value, Mapping):
-        if is_dataset and ("name" not in value and "train" in value):
-            # Parts beside options: {"train": ..., "test": ..., "classes": [...]}.
-            parts = {name: part for name, part in value.items() if name in PARTS or not isinstance(name, str)}
-            value = {"name": parts, **{name: rest for name, rest in value.items() if name not in parts}}
-        elif key == ("dataset", "name"):
+        if key == ("dataset", "name"):
             # Parts, or columns by name: no mapping that is read as YAML's.
             return MappingProxyType(value)
+        if is_dataset and "train" in value and "name" not in value:
+            # Parts beside options: {"train": ..., "test": ..., "classes": [...]}.
+            parts = {name: part for name, part in value.items() if name in PARTS}
+            value = {"name": parts, **{name: rest for name, rest in value.items() if name not in parts}}
         return {str(name): _read(document, (*key, str(name)), inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         if is_dataset:

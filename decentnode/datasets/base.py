@@ -21,7 +21,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.rng import generator, permutation
 from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
-from decentnode.datasets.ragged import Ragged, Rows, Unread, Vocabulary, largest, lengths_of
+from decentnode.datasets.ragged import LazyRows, Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
 from decentnode.options import Positive, PositiveFloat
 
@@ -115,7 +115,7 @@ class Samples:
     @property
     def is_in_memory(self) -> bool:
         """Whether the same indices give the same batch, whatever is read."""
-        return not isinstance(self.inputs, Unread)
+        return not isinstance(self.inputs, LazyRows)
 
     def alone_and_padded(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The arguments of a network for the shortest sample, and for it and the longest one."""
@@ -451,7 +451,7 @@ def defects_of(loaded: LoadedDataset) -> Iterator[str]:
 def _wrong_types(samples: Samples) -> Iterator[str]:
     fields = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
     for name, values in {"inputs": samples.inputs, "labels": samples.labels, **fields}.items():
-        if isinstance(values, Unread):
+        if isinstance(values, LazyRows):
             continue
         if isinstance(values, Ragged):
             yield from (f"{name} {defect}" for defect in values.defects())
@@ -500,7 +500,7 @@ def _not_finite(inputs: Tensor) -> Iterator[str]:
 
 def _wrong_labels(samples: Samples, classes: int) -> Iterator[str]:
     labels = samples.labels
-    if isinstance(labels, Unread):
+    if isinstance(labels, LazyRows):
         return
     if not isinstance(labels, Ragged) and labels.is_floating_point():
         if classes != 1:

@@ -1,4 +1,4 @@
-"""Columns of samples, from what Python has: arrays, tensors, lists, rows of a Dataset, images and texts."""
+"""The columns of a part of the samples, from arrays, tensors, lists, rows, images and texts of Python."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Columns:
+class PartColumns:
     """The columns of one part of a dataset."""
 
     inputs: Mapping[Name, Rows]
@@ -116,7 +116,7 @@ def taken_apart(row: Any) -> dict[Name, Any] | None:
     return {**dict(enumerate(inputs)), LAST: label}
 
 
-def columns_of(part: Mapping[Name, Any], choice: Choice, what: str) -> Columns:
+def columns_of(part: Mapping[Name, Any], choice: Choice, what: str) -> PartColumns:
     """The columns of a part from its arrays or lists; raises DatasetError."""
     counts = {name: len(values) for name, values in part.items()}
     if len({*counts.values()}) > 1:
@@ -133,7 +133,7 @@ def columns_of(part: Mapping[Name, Any], choice: Choice, what: str) -> Columns:
     notices = [f"dataset: column {name!r} is left out, as it has texts" for name in texts]
     rows = {name: column(part[name], f"{place(name)} of {what}") for name in inputs}
     rows, joined = features_joined(rows)
-    return Columns(rows, label_column(part[label], f"labels of {what}"), notices=(*notices, *joined))
+    return PartColumns(rows, label_column(part[label], f"labels of {what}"), notices=(*notices, *joined))
 
 
 def _first(values: Any) -> Any:

@@ -22,7 +22,7 @@ from decentnode.datasets.columns import (
     FORMS,
     LAST,
     Choice,
-    Columns,
+    PartColumns,
     classes_in,
     columns_of,
     distinct_labels,
@@ -37,7 +37,7 @@ from decentnode.datasets.hugging_face_library import (
     rows_of_library,
 )
 from decentnode.datasets.per_step import DatasetRows, ReadSamples
-from decentnode.datasets.ragged import Ragged, Unread, lengths_of
+from decentnode.datasets.ragged import LazyRows, Ragged, lengths_of
 from decentnode.datasets.table import drawn
 from decentnode.datasets.validation import Share
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
@@ -45,7 +45,7 @@ from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memor
 TEST_FRACTION = 0.2
 """The samples that are for the test where there is no test part and nobody says how many."""
 PARTS = ("train", "test", "validation")
-Part = Samples | Columns | DatasetRows
+Part = Samples | PartColumns | DatasetRows
 """A part as it was given: whole samples, columns in memory, or rows to be read per step."""
 
 
@@ -272,7 +272,7 @@ def _remedy(value: Any) -> str:
     return FORMS
 
 
-def columns_of_rows(rows: DatasetRows) -> Columns:
+def columns_of_rows(rows: DatasetRows) -> PartColumns:
     """All rows, read once."""
     *inputs, labels = zip(*rows.all(), strict=True)
     by_name = dict(zip(rows.form.inputs, map(list, inputs), strict=True))
@@ -282,11 +282,11 @@ def columns_of_rows(rows: DatasetRows) -> Columns:
     return replace(read, notices=(*rows.notices, *read.notices), class_names=rows.class_names)
 
 
-def _samples_of(part: Columns | DatasetRows, labels: Any) -> Samples:
+def _samples_of(part: PartColumns | DatasetRows, labels: Any) -> Samples:
     if isinstance(part, DatasetRows):
-        unread, *others = (Unread((part.count, *shape), dtype) for shape, dtype in part.kinds)
+        lazy_rows, *others = (LazyRows((part.count, *shape), dtype) for shape, dtype in part.kinds)
         places = torch.arange(part.count)
-        return ReadSamples(unread, labels, more=tuple(others), reader=part, places=places)
+        return ReadSamples(lazy_rows, labels, more=tuple(others), reader=part, places=places)
     inputs, *more = part.inputs.values()
     if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 3:
         inputs = inputs.unsqueeze(1)

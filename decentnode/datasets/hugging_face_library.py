@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from decentnode.datasets.base import IGNORED
-from decentnode.datasets.columns import Choice, Columns, Name, column, features_joined, label_column
+from decentnode.datasets.columns import Choice, Name, PartColumns, column, features_joined, label_column
 from decentnode.datasets.hugging_face import is_list, list_lengths
 from decentnode.datasets.per_step import DatasetRows
 from decentnode.datasets.ragged import Ragged, Rows
@@ -36,7 +36,7 @@ def class_names_of(given: Any, label: Name) -> tuple[str, ...]:
     return tuple(getattr(given.features.get(label), "names", None) or ())
 
 
-def columns_of_library(given: Any, choice: Choice) -> Columns:
+def columns_of_library(given: Any, choice: Choice) -> PartColumns:
     """The columns of a Dataset; raises DatasetError."""
     what = "the Dataset"
     if not len(given):
@@ -52,7 +52,7 @@ def columns_of_library(given: Any, choice: Choice) -> Columns:
     rows, joined = features_joined({name: _input(given, str(name)) for name in inputs})
     labels = label_column(_labels(given, str(label)), f"labels of {what}")
     names = class_names_of(given, label)
-    return Columns(rows, labels, names, notices=(*notices, *joined))
+    return PartColumns(rows, labels, names, notices=(*notices, *joined))
 
 
 def rows_of_library(given: Any, choice: Choice) -> DatasetRows:

@@ -29,7 +29,7 @@ from decentnode.datasets.columns import (
     taken_apart,
     value,
 )
-from decentnode.datasets.ragged import Unread
+from decentnode.datasets.ragged import LazyRows
 from decentnode.errors import BadInput, DatasetError, explained
 
 REPEATED_ROWS = 256
@@ -65,7 +65,7 @@ class ReadSamples(Samples):
         return *fields, labels
 
     def relabelled(self, numbers: Tensor) -> Self:
-        known = self if isinstance(self.labels, Unread) else super().relabelled(numbers)
+        known = self if isinstance(self.labels, LazyRows) else super().relabelled(numbers)
         numbers = numbers if self.numbers is None else numbers[self.numbers]
         return replace(cast(Self, known), numbers=numbers)
 
@@ -80,7 +80,7 @@ class RowForm:
     inputs: tuple[Name, ...]
     label: Name
     text_columns: tuple[Name, ...] = ()
-    """Columns that are left out."""
+    """PartColumns that are left out."""
 
     @classmethod
     def of(cls, row: Mapping[Name, Any], choice: Choice, what: str) -> "RowForm":
@@ -130,7 +130,7 @@ class DatasetRows(RowReader):
 
     @cached_property
     def labels(self) -> Any:
-        """The labels of all rows as `Columns` has them, from an attribute of the dataset or from its rows."""
+        """The labels of all rows as `PartColumns` has them: an attribute of the dataset, or read."""
         known = self._known_labels()
         return label_column(known or [values[LAST] for values in self.all()], f"labels of {self.name}")
 

@@ -94,7 +94,7 @@ class Ragged:
 
 
 @dataclass(frozen=True, eq=False)
-class Unread:
+class LazyRows:
     """A column whose rows are read with those of the other columns, when a batch needs them."""
 
     shape: tuple[int, ...]
@@ -104,7 +104,7 @@ class Unread:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Tensor) -> "Unread":
+    def __getitem__(self, rows: Tensor) -> "LazyRows":
         return replace(self, shape=(len(rows), *self.shape[1:]))
 
     def dim(self) -> int:
@@ -117,7 +117,7 @@ class Unread:
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
         """Raises DatasetError: what needs this column alone needs it in memory."""
-        raise DatasetError.at("dataset", f"{UNREAD}; read: once keeps them in memory")
+        raise DatasetError.at("dataset", f"{NOT_IN_MEMORY}; read: once keeps them in memory")
 
     def flatten(self) -> Tensor:
         """Raises DatasetError as `index_select`."""
@@ -128,9 +128,9 @@ class Unread:
         return ()
 
 
-Rows = Tensor | Ragged | Unread
+Rows = Tensor | Ragged | LazyRows
 """A column of samples: one row for each sample."""
-UNREAD = "rows are read per step, and this needs all of them"
+NOT_IN_MEMORY = "rows are read per step, and this needs all of them"
 
 
 def lengths_of(rows: Rows) -> Tensor:
@@ -161,7 +161,7 @@ def largest(rows: Rows) -> NDArray[Any]:
 
     Of rows that are not read 0, as nobody knows it.
     """
-    if isinstance(rows, Unread):
+    if isinstance(rows, LazyRows):
         return np.zeros(rows.shape[1:], np.int64)
     # By numpy, because torch compares no ids of 16 bits without sign.
     largest: NDArray[Any] = np.asarray(
@@ -172,7 +172,7 @@ def largest(rows: Rows) -> NDArray[Any]:
 
 def dense(rows: Rows) -> Tensor:
     """Rows that were checked to be of equal length; raises DatasetError for those that are not in memory."""
-    if isinstance(rows, Unread):
+    if isinstance(rows, LazyRows):
         return rows.flatten()
     assert isinstance(rows, Tensor)
     return rows

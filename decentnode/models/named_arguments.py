@@ -11,7 +11,7 @@ from decentnode.errors import BadInput
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class ByName:
+class ArgumentsByName:
     """A hook before forward that passes the arguments by names instead of by place."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -40,4 +40,4 @@ def pass_by_name(network: nn.Module, names: Sequence[str]) -> None:
         missing = next(name for name in names if name not in known)
         problem = f"{type(network).__name__} takes {', '.join(known)}, and no {missing!r}"
         raise BadInput.at("dataset.inputs", f"{problem}; name the columns that it takes")
-    network.register_forward_pre_hook(ByName(names), with_kwargs=True)
+    network.register_forward_pre_hook(ArgumentsByName(names), with_kwargs=True)

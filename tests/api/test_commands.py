@@ -244,10 +244,9 @@ def test_a_killed_run_is_told_where_children_are_not_waited_for(values):
             "arguments: sharing: 'object:Linear' is no sharing; it must be a subclass",
         ),
         ({"sharing": nn}, "arguments: sharing: the module torch.nn is no sharing; pass a class or an object"),
-        ({"dataset": (torch.ones(2), torch.ones(2))}, "arguments: dataset: a part is Tensor; a dataset from"),
         (
-            {"dataset": ((torch.ones(2), torch.ones(3)),) * 2},
-            "arguments: dataset: a part has 2 inputs and 3 labels",
+            {"dataset": {"name": (torch.ones(2), torch.ones(2)), "clases": [1]}},
+            "arguments: dataset.clases: unknown option of object:samples; did you mean 'classes'?",
         ),
         (
             {"graph": nx.path_graph(["a", "b"])},
