@@ -203,9 +203,9 @@ def test_edges_of_networkx_that_mixing_would_not_follow_are_one_line():
         (double, "several edges between two nodes; networkx.DiGraph(graph)"),
         (
             nx.Graph([*ring.edges(data=True), (0, 2, {"weight": 1.0})]),
-            "have weights, but ",
+            "the networkx graph have weights; say",
         ),
-        (nx.Graph([*ring.edges(data=True), (0, 2)]), "have weights, but "),
+        (nx.Graph([*ring.edges(data=True), (0, 2)]), "the networkx graph have weights; say"),
     ):
         with pytest.raises(GraphError) as raised:
             from_networkx(graph)
