@@ -112,6 +112,9 @@ class Samples:
         """Whether samples have unequal lengths, so that a batch has padding."""
         return any(isinstance(side, Ragged) for side in (self.inputs, *self.more, self.labels))
 
+    is_stream: ClassVar[bool] = False
+    """Whether samples come in an order of their own, one after another."""
+
     @property
     def is_in_memory(self) -> bool:
         """Whether the same indices give the same batch, whatever is read."""

@@ -1,7 +1,8 @@
 """Samples that Python has: arrays, Datasets of torch and Hugging Face, and what a function returns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from inspect import isgenerator, isgeneratorfunction, signature
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from decentnode.datasets.base import (
     LoadedDataset,
     NamedClasses,
     Samples,
+    draw,
     statistics_of,
 )
 from decentnode.datasets.columns import (
@@ -38,6 +40,7 @@ from decentnode.datasets.hugging_face_library import (
 )
 from decentnode.datasets.per_step import DatasetRows, ReadSamples
 from decentnode.datasets.ragged import LazyRows, Ragged, lengths_of
+from decentnode.datasets.streams import StreamRows, StreamSamples, is_stream
 from decentnode.datasets.table import drawn
 from decentnode.datasets.validation import Share
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
@@ -88,7 +91,7 @@ class Given(FromPython):
 
     def _made(self, arguments: Mapping[str, Any]) -> Any:
         if isgeneratorfunction(self.make):
-            return lambda: self.make(**arguments)
+            return partial(self.make, **arguments)
         try:
             return self.make(**arguments)
         except Exception as error:  # the user's own code may raise anything
@@ -103,6 +106,8 @@ class Given(FromPython):
             given = {"train": given["train"], "test": given["validation"]}
         if "test" in given and self.test_fraction is not None:
             raise DatasetError.at("dataset.test_fraction", "there is a test part; leave it out")
+        if is_stream(given["train"]):
+            given = self._of_stream(given)
         parts = {name: self._part(name, given[name]) for name in PARTS if name in given}
         for part in parts.values():
             notices += [] if isinstance(part, Samples) else part.notices
@@ -126,10 +131,40 @@ class Given(FromPython):
         is_whole = any(isinstance(part, Samples) for part in parts.values())
         return loaded if is_whole else _normalized_images(loaded)
 
+    def _of_stream(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts of a dataset that is trained on a stream; the others are read into memory."""
+        choice, parts, skipped = Choice(self.inputs, self.label), dict(given), 0
+        if self.rows == "once":
+            raise DatasetError.at("dataset.rows", "samples of a stream are read when they come; leave it out")
+        if "test" not in given:
+            if self.test_size is None:
+                problem = "a stream has no test part; give one, (train, test), or dataset.test_size"
+                raise DatasetError.at("dataset.test_size", f"{problem}, so many first samples")
+            skipped, parts["test"] = self.test_size, given["train"]
+        for name in parts.keys() - {"train"}:
+            if is_stream(parts[name]):
+                size = None if name == "validation" else self.test_size
+                rows = StreamRows(parts[name], choice)
+                parts[name] = columns_of_rows(rows, rows.first(size))
+        stream = StreamRows(given["train"], choice, epoch_size=self.train_size, skipped=skipped)
+        stream.count_rows()
+        return parts | {"train": stream}
+
+    def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
+        if not dataset.train.is_stream:
+            return super().drawn(dataset, seed)
+        # The size of a stream is that of an epoch, and was taken while it was read.
+        size = None if self.test_size == len(dataset.test) else self.test_size
+        return replace(dataset, test=draw(dataset.test, size, "test", seed))
+
     def _part(self, name: str, given: Any) -> Part:
         choice, what = Choice(self.inputs, self.label), type(given).__name__
-        if isinstance(given, Samples):
+        if isinstance(given, Part):
             return given
+        if is_stream(given):
+            raise DatasetError.at(
+                "dataset", f"the part {name} is a stream, and the training part is none; {FORMS}"
+            )
         if isinstance(given, TensorDataset):
             columns = taken_apart(given.tensors)
             if columns is None:
@@ -150,7 +185,7 @@ class Given(FromPython):
             if is_random:
                 problem = f"{rows.name} has other samples at each reading, as by a random transform"
                 raise DatasetError.at("dataset.rows", f"{problem}; use per_step, or leave it out")
-            return columns_of_rows(rows)
+            return columns_of_rows(rows, rows.all())
         columns = taken_apart(given)
         if columns is None or isinstance(given, DataLoader):
             raise DatasetError.at("dataset", f"a part is {what}; {_remedy(given)}")
@@ -272,17 +307,21 @@ def _remedy(value: Any) -> str:
     return FORMS
 
 
-def columns_of_rows(rows: DatasetRows) -> PartColumns:
-    """All rows, read once."""
-    *inputs, labels = zip(*rows.all(), strict=True)
+def columns_of_rows(rows: DatasetRows, values: Iterable[list[Any]]) -> PartColumns:
+    """The columns of some rows, which are read once."""
+    *inputs, labels = zip(*values, strict=True)
     by_name = dict(zip(rows.form.inputs, map(list, inputs), strict=True))
     read = columns_of(
         {**by_name, LAST: label_column([*labels], f"labels of {rows.name}")}, Choice(), rows.name
     )
-    return replace(read, notices=(*rows.notices, *read.notices), class_names=rows.class_names)
+    return replace(read, notices=(*rows.left_out, *read.notices), class_names=rows.class_names)
 
 
 def _samples_of(part: PartColumns | DatasetRows, labels: Any) -> Samples:
+    if isinstance(part, StreamRows):
+        lazy_labels = LazyRows((part.count, *part.label_kind[0]), part.label_kind[1])
+        first, *rest = (LazyRows((part.count, *shape), dtype) for shape, dtype in part.kinds)
+        return StreamSamples(first, lazy_labels, more=tuple(rest), reader=part, places=torch.empty(0))
     if isinstance(part, DatasetRows):
         lazy_rows, *others = (LazyRows((part.count, *shape), dtype) for shape, dtype in part.kinds)
         places = torch.arange(part.count)

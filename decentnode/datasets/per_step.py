@@ -59,10 +59,14 @@ class ReadSamples(Samples):
     """The numbers of classes instead of those that rows have (`relabelled`); None: these."""
 
     def rows(self, indices: Tensor, reading: Reading) -> tuple[Tensor, ...]:
-        *fields, labels = self.reader.read(self.places.index_select(0, indices), reading)
+        return self.numbered_rows(self.reader.read(self.places.index_select(0, indices), reading))
+
+    def numbered_rows(self, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows as the reader has them, with the numbers of classes that these samples have."""
+        *fields, labels = rows
         if self.numbers is not None:
             labels = torch.where(labels == IGNORED, labels, self.numbers[labels.clamp(min=0)])
-        return *fields, labels
+        return (*fields, labels)
 
     def relabelled(self, numbers: Tensor) -> Self:
         known = self if isinstance(self.labels, LazyRows) else super().relabelled(numbers)
@@ -106,17 +110,13 @@ class DatasetRows(RowReader):
     """The shape and type of each value of a row, except a label that is no number."""
 
     def __post_init__(self) -> None:
-        self.name = type(self.dataset).__name__
-        try:
-            self.count = len(self.dataset)
-        except (TypeError, NotImplementedError) as error:
-            problem = f"{self.name} has no length; give it __len__, or tensors"
-            raise DatasetError.at("dataset", problem) from error
+        function = getattr(self.dataset, "func", self.dataset)
+        self.name = getattr(function, "__name__", type(self.dataset).__name__)
+        self.count = self._length()
         if not self.count:
             raise DatasetError.at("dataset", f"{self.name} has no samples")
         with restored_generators():
-            seed_generators(key(0, "row", 0))
-            self.form = RowForm.of(self._row(0), self.choice, f"{self.name}[0]")
+            self.form = RowForm.of(self._row(0, ()), self.choice, f"{self.name}[0]")
             *inputs, label = self.values(0)
         self.kinds = [(_of_image(tuple(one.shape), one.dtype), one.dtype) for one in inputs]
         by_name = dict(zip(self.form.inputs, inputs, strict=True))
@@ -128,11 +128,22 @@ class DatasetRows(RowReader):
             (tuple(label.shape), label.dtype) if isinstance(label, Tensor) else ((), torch.int64)
         )
 
+    def _length(self) -> int:
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError) as error:
+            problem = f"{self.name} has no length; give it __len__, or tensors"
+            raise DatasetError.at("dataset", problem) from error
+
     @cached_property
+    def known_labels(self) -> list[Any]:
+        """The labels of all rows: an attribute of the dataset, or read."""
+        return self._labels_of_attribute() or [values[LAST] for values in self.all()]
+
+    @property
     def labels(self) -> Any:
-        """The labels of all rows as `PartColumns` has them: an attribute of the dataset, or read."""
-        known = self._known_labels()
-        return label_column(known or [values[LAST] for values in self.all()], f"labels of {self.name}")
+        """The labels as `PartColumns` has them."""
+        return label_column(self.known_labels, f"labels of {self.name}")
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -140,32 +151,39 @@ class DatasetRows(RowReader):
         return () if self.is_joined else names_in(self.form.inputs)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are left out, a line each."""
+        texts = self.form.text_columns
+        return tuple(f"dataset: column {name!r} is left out, as it has texts" for name in texts)
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What was decided about columns, a line each."""
-        texts = self.form.text_columns
-        lines = [f"dataset: column {name!r} is left out, as it has texts" for name in texts]
-        return tuple(filter(None, [*lines, self.remark]))
+        return tuple(filter(None, [*self.left_out, self.remark]))
 
     def values(self, index: int, reading: Reading = ()) -> list[Any]:
         """The inputs of a row as tensors, and its label as a tensor or as it is; raises DatasetError.
 
         Seeds the global generators, which who reads rows restores.
         """
-        seed, *counters = reading or (0,)
-        seed_generators(key(seed, "row", *counters, index))
-        row, form = self._row(index), self.form
+        row, form = self._row(index, reading), self.form
         if missing := next((name for name in (*form.inputs, form.label) if name not in row), None):
             raise DatasetError.at("dataset", f"{self.name}[{index}] has no {missing!r}, which row 0 has")
         return [*(in_usual_type(value(row[name])) for name in form.inputs), label_of_row(row[form.label])]
 
-    def _row(self, index: int) -> dict[Name, Any]:
+    def _raw(self, index: int, reading: Reading) -> Any:
+        """What the dataset has at an index."""
+        seed, *counters = reading or (0,)
+        seed_generators(key(seed, "row", *counters, index))
+        return self.dataset[index]
+
+    def _row(self, index: int, reading: Reading) -> dict[Name, Any]:
         try:
-            row = self.dataset[index]
+            row = self._raw(index, reading)
         except Exception as error:  # the user's own class may raise anything
             if isinstance(error, BadInput):
                 raise
-            what = f"{self.name}[{index}] raises {explained(error)}"
-            raise DatasetError.at("dataset", f"{what}; its length is {self.count}") from error
+            raise DatasetError.at("dataset", f"{self.name}[{index}] raises {explained(error)}") from error
         parts = taken_apart(row)
         if parts is None:
             kind = f"{type(row).__name__} of {len(row)}" if isinstance(row, Sized) else type(row).__name__
@@ -220,7 +238,7 @@ class DatasetRows(RowReader):
                 changes = changes or not _same(first, other)
         return changes
 
-    def _known_labels(self) -> list[Any]:
+    def _labels_of_attribute(self) -> list[Any]:
         """The labels of all rows where an attribute has them and fits the rows; otherwise empty."""
         for attribute in TARGETS:
             known = getattr(self.dataset, attribute, None)

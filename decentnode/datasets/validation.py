@@ -49,6 +49,9 @@ def hold_out(
     """
     if validation is None:
         return dataset, None
+    if validation.source == "train" and dataset.train.is_stream:
+        problem = "no training samples can be held out of a stream; hold them out of the test samples"
+        raise DatasetError.at("dataset.validation.source", problem)
     if validation.source == "train":
         held, others = validation.rows(len(dataset.train), seed)
         return replace(dataset, validation=dataset.train.subset(held)), others

@@ -49,8 +49,8 @@ class GraphFile(StaticGraph):
     directed: bool = False
     allow_disconnected: bool = False
     edge_weights: EdgeWeights = "refuse"
-    """What to do with weights that differ, in files of networkx: mixing uses them as they are, w_ij that of the
-    edge from j to i, and the own weight is what is left of 1."""
+    """What to do with weights that differ, in files of networkx: mixing uses them as they are, w_ij that of
+    the edge from j to i, and the own weight is what is left of 1."""
 
     @property
     def has_weights(self) -> bool:  # type: ignore[override]

@@ -1,6 +1,7 @@
 """Datasets that Python passes: what they are read as, and what is told about all others."""
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import networkx as nx
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -24,6 +26,9 @@ from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.table import numbers
 from decentnode.errors import DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
+from decentnode.node.experiment import Experiment
+from decentnode.training.evaluation import evaluate
+from tests.support.in_process import Nodes
 
 X = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -225,3 +230,156 @@ def test_both_parts_have_one_unit_and_the_byte_order_of_a_file_is_none():
     masked = np.ma.masked_greater(rows, 5)
     with pytest.raises(DatasetError, match=r"an array has masked values; fill them: array.filled"):
         from_object(((masked, labels), (rows, labels))).load(0)
+
+
+# What a user may have, and the plain form of the same samples: each gives the same models.
+
+PIXELS = torch.randint(0, 256, (120, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+SOME = (X[:60], Y[:60])
+PLAIN = (PART, SOME)
+NAMES = ["yes" if label else "no" for label in Y]
+IMAGES = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in PIXELS]
+
+
+class ByName(nn.Module):
+    """Takes two inputs in another order than samples have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_a, self.of_b = nn.Linear(5, 2), nn.Linear(5, 2, bias=False)
+
+    def forward(self, b, a=None):
+        return self.of_a(a) + self.of_b(b)
+
+
+class ByPlace(ByName):
+    """The same network by place."""
+
+    def forward(self, first, second):
+        return super().forward(second, first)
+
+
+class Flat(nn.Sequential):
+    """A network for images."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(192, 2))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(X, Y, strict=True)
+
+
+def rows_of(count):
+    return Rows(count=count)
+
+
+def lazily(count):
+    return Rows(lambda index: {"a": X[index], "b": X[index].flip(0), "label": NAMES[index]}, count)
+
+
+def part_of_library(count, **columns):
+    import datasets
+
+    by_name = {"x": X[:count].tolist(), "label": NAMES[:count], **columns}
+    return datasets.Dataset.from_dict(by_name).class_encode_column("label")
+
+
+def dict_of_library():
+    import datasets
+
+    return datasets.DatasetDict(train=part_of_library(300), test=part_of_library(60))
+
+
+def images_of_library():
+    import datasets
+
+    return datasets.Dataset.from_dict({"image": IMAGES, "label": NAMES[:120]})
+
+
+def yielded(count=300):
+    yield from zip(X[:count], Y[:count], strict=True)
+
+
+def two(count):
+    return {"a": X[:count], "b": X[:count].flip(1), "label": Y[:count]}
+
+
+TWO = tuple(Samples(X[:count], Y[:count], more=(X[:count].flip(1),)) for count in (300, 60))
+SPLIT = {"test_fraction": 0.25}
+IDS = [[1 + (i + k) % 6 for k in range(2 + i % 3)] for i in range(60)]
+FORMS_OF_PYTHON = {
+    "arrays": (((X.numpy(), Y.numpy()), (X[:60].numpy(), Y[:60].numpy())), {}, PLAIN, None),
+    "lists": (((X.tolist(), Y.tolist()), (X[:60].tolist(), Y[:60].tolist())), {}, PLAIN, None),
+    "parts by name": ({"train": PART, "test": SOME}, {}, PLAIN, None),
+    "TensorDataset": ((TensorDataset(*PART), TensorDataset(*SOME)), {}, PLAIN, None),
+    "Samples": ((Samples(*PART), Samples(*SOME)), {}, PLAIN, None),
+    "rows of a Dataset": ((rows_of(300), rows_of(60)), {}, PLAIN, None),
+    "rows per step": ((rows_of(300), rows_of(60)), {"rows": "per_step"}, PLAIN, None),
+    "dicts of one input": (({"x": X, "y": Y}, {"x": X[:60], "y": Y[:60]}), {}, PLAIN, None),
+    "a column named": ({"name": {"x": X, "kind": Y, "id": Y}}, {"label": "kind", "inputs": ["x"], **SPLIT},
+                       {"name": PART, **SPLIT}, None),
+    "columns of numbers": ({"name": {**dict(zip("abcde", X.T, strict=True)), "label": Y}}, SPLIT,
+                           {"name": PART, **SPLIT}, None),
+    "one part": (PART, SPLIT, {"name": TensorDataset(*PART), **SPLIT}, None),
+    "one Dataset": (rows_of(300), SPLIT, {"name": PART, **SPLIT}, None),
+    "one Dataset per step": (rows_of(300), {"rows": "per_step", **SPLIT}, {"name": PART, **SPLIT}, None),
+    "texts": (((X, NAMES), (X[:60], NAMES[:60])), {}, PLAIN, None),
+    "texts in order": (((X, NAMES), (X[:60], NAMES[:60])), {"classes": ["yes", "no"]},
+                       ((X, 1 - Y), (X[:60], 1 - Y[:60])), None),
+    "numbers in order": (((X, 2 * Y - 1), (X[:60], 2 * Y[:60] - 1)), {"classes": [-1, 1]}, PLAIN, None),
+    "truth values": (((X, Y.bool()), (X[:60], Y[:60].bool())), {}, PLAIN, None),
+    "several inputs": ((TensorDataset(X, X.flip(1), Y), TensorDataset(*(t[:60] for t in (X, X.flip(1), Y)))),
+                       {}, TWO, ByPlace),
+    "inputs in a tuple": ((((X, X.flip(1)), Y), ((X[:60], X[:60].flip(1)), Y[:60])), {}, TWO, ByPlace),
+    "inputs by name": ({"train": two(300), "test": two(60)}, {}, TWO, ByName),
+    "rows by name": ((lazily(300), lazily(60)), {}, TWO, ByName),
+    "rows by name per step": ((lazily(300), lazily(60)), {"rows": "per_step"}, TWO, ByName),
+    "images": (Rows(lambda i: (IMAGES[i], NAMES[i]), 120), {}, (PIXELS, Y[:120]), Flat),
+    "images per step": (Rows(lambda i: (IMAGES[i], NAMES[i]), 120), {"rows": "per_step"},
+                        (PIXELS, Y[:120]), Flat),
+    "a function": (dict_of_tensors := lambda: {"train": PART, "test": SOME}, {}, PLAIN, None),
+    "DatasetDict": (dict_of_library, {}, PLAIN, None),
+    "Dataset of Hugging Face": (lambda: part_of_library(300, text=NAMES), SPLIT, {"name": PART, **SPLIT}, None),
+    "the same per step": (lambda: part_of_library(300), {"rows": "per_step", **SPLIT},
+                          {"name": PART, **SPLIT}, None),
+    "images of Hugging Face": (images_of_library, {}, (PIXELS, Y[:120]), Flat),
+    "a stream": ((Stream(), SOME), {}, ((yielded, SOME)), None),
+    "a stream of Hugging Face": (lambda: (part_of_library(300).to_iterable_dataset(), SOME), {},
+                                 (Stream(), SOME), None),
+}  # fmt: skip
+"""By name: the form, its options, the plain form, and the model (None: logistic regression)."""
+
+
+def models_of(dataset, directory, model=None, first=0):
+    """The vectors of two nodes after two rounds, and their scores."""
+    values = {
+        "graph": {"name": "ring", "nodes": 2}, "dataset": dataset, "model": model or "logistic_regression",
+        "training": {"optimizer": {"name": "SGD", "lr": 0.2}, "batch_size": 16, "steps_per_round": 3},
+        "rounds": 2, "communication": "inproc",
+    }  # fmt: skip
+    experiment = Experiment.from_settings(loader.load(partial(document_of, values)))
+    nodes = Nodes(experiment, directory).begin()
+    nodes.run(0, 2)
+    vectors = [node.training.vector.values.clone() for node in nodes.nodes]
+    scores = [evaluate(node.training.objective, experiment.plan.samples) for node in nodes.nodes]
+    return vectors, scores, experiment.samples.dataset
+
+
+@pytest.mark.parametrize("form", FORMS_OF_PYTHON)
+def test_each_form_gives_the_models_of_the_plain_form(form, tmp_path):
+    given, options, plain, model = FORMS_OF_PYTHON[form]
+    if model is not None:
+        torch.manual_seed(0)
+        model = model()
+    is_section = isinstance(given, dict) and ("train" in given or "name" in given)
+    section = {**given, **options} if is_section else {"name": given, **options}
+    vectors, scores, dataset = models_of(section, tmp_path / "form", model)
+    if model is not None and type(model) is ByName:
+        torch.manual_seed(0)
+        model = ByPlace()
+    wanted, wanted_scores, _ = models_of(plain, tmp_path / "plain", model)
+    assert all(map(torch.equal, vectors, wanted)) and scores == wanted_scores
+    assert not torch.equal(vectors[0], vectors[1]) or len(vectors) == 2
+    assert dataset.class_names in ((), ("no", "yes"), ("yes", "no"), ("-1", "1"))
