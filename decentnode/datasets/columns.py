@@ -118,6 +118,8 @@ def taken_apart(row: Any) -> dict[Name, Any] | None:
 
 def columns_of(part: Mapping[Name, Any], choice: Choice, what: str) -> PartColumns:
     """The columns of a part from its arrays or lists; raises DatasetError."""
+    if odd := next((values for values in part.values() if not hasattr(values, "__len__")), None):
+        raise DatasetError.at("dataset", f"{what} has {type(odd).__name__} as a column; {FORMS}")
     counts = {name: len(values) for name, values in part.items()}
     if len({*counts.values()}) > 1:
         (first, count), *others = counts.items()

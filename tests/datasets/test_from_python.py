@@ -1,6 +1,7 @@
 """Datasets that Python passes: what they are read as, and what is told about all others."""
 
 import itertools
+import random
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import (
     ConcatDataset,
@@ -19,15 +21,19 @@ from torch.utils.data import (
     TensorDataset,
 )  # fmt: skip
 
+from decentnode.config import loader
+from decentnode.config.python_source import document_of
 from decentnode.datasets import Samples
 from decentnode.datasets.base import IGNORED
 from decentnode.datasets.from_python import from_object
+from decentnode.datasets.partition import Iid
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.table import numbers
-from decentnode.errors import DatasetError, GraphError
+from decentnode.errors import BadInput, DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate
+from decentnode.training.minibatches import Minibatches, Shard
 from tests.support.in_process import Nodes
 
 X = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
@@ -259,6 +265,13 @@ class ByPlace(ByName):
         return super().forward(second, first)
 
 
+class OnlyA(ByName):
+    """Takes other inputs."""
+
+    def forward(self, a, c):
+        return self.of_a(a) + c
+
+
 class Flat(nn.Sequential):
     """A network for images."""
 
@@ -341,7 +354,8 @@ FORMS_OF_PYTHON = {
                         (PIXELS, Y[:120]), Flat),
     "a function": (dict_of_tensors := lambda: {"train": PART, "test": SOME}, {}, PLAIN, None),
     "DatasetDict": (dict_of_library, {}, PLAIN, None),
-    "Dataset of Hugging Face": (lambda: part_of_library(300, text=NAMES), SPLIT, {"name": PART, **SPLIT}, None),
+    "Dataset of Hugging Face": (lambda: part_of_library(300, text=NAMES), SPLIT,
+                                {"name": PART, **SPLIT}, None),
     "the same per step": (lambda: part_of_library(300), {"rows": "per_step", **SPLIT},
                           {"name": PART, **SPLIT}, None),
     "images of Hugging Face": (images_of_library, {}, (PIXELS, Y[:120]), Flat),
@@ -381,5 +395,162 @@ def test_each_form_gives_the_models_of_the_plain_form(form, tmp_path):
         model = ByPlace()
     wanted, wanted_scores, _ = models_of(plain, tmp_path / "plain", model)
     assert all(map(torch.equal, vectors, wanted)) and scores == wanted_scores
-    assert not torch.equal(vectors[0], vectors[1]) or len(vectors) == 2
     assert dataset.class_names in ((), ("no", "yes"), ("yes", "no"), ("-1", "1"))
+
+
+class Noisy(Rows):
+    """Rows with noise, and a label of a class without a number."""
+
+    def __getitem__(self, index):
+        noise = torch.randn(5) + float(np.random.rand()) + random.random()
+        return X[index] + noise, NAMES[index]
+
+
+def drawn_batches(dataset, rank, count, state=None):
+    """So many batches of a rank, and the states before them."""
+    train = from_object(dataset, classes=("yes", "no")).load(3).train
+    minibatches = Minibatches(Shard(train, Iid().split(train, 2, 3)[rank], 3, rank=rank), 32)
+    if state is not None:
+        minibatches.load_state_dict(state)
+    states, batches = [], []
+    for _ in range(count):
+        states.append(minibatches.state_dict())
+        batches.append(minibatches.next())
+    return batches, states
+
+
+def noisy_stream():
+    rows = Noisy()
+    yield from (rows[index] for index in range(300))
+
+
+NAMED = (X, NAMES)
+
+
+@pytest.mark.parametrize("dataset", [(Noisy(), NAMED), (Noisy(), Noisy()), (noisy_stream, NAMED)])
+def test_what_rows_draw_is_the_same_again_and_after_a_resume(dataset):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    batches, states = drawn_batches(dataset, 0, 12)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's generators stay"
+    torch.manual_seed(2)
+    random.seed(2)
+    again, _ = drawn_batches(dataset, 0, 12)
+    later, _ = drawn_batches(dataset, 0, 5, states[7])
+    for one, other in (*zip(batches, again, strict=True), *zip(batches[7:], later, strict=True)):
+        assert torch.equal(one.fields[0], other.fields[0]) and torch.equal(one.labels, other.labels)
+    rows = torch.cat([batch.fields[0] for batch in batches])
+    assert len(rows.unique(dim=0)) == len(rows), "each epoch draws anew"
+    others, _ = drawn_batches(dataset, 1, 12)
+    assert len(torch.cat([rows, *(batch.fields[0] for batch in others)]).unique(dim=0)) == 2 * len(rows)
+    test = from_object(dataset).load(3).test
+    assert all(map(torch.equal, test.batch(torch.arange(9)), test.batch(torch.arange(9))))
+
+
+def test_each_rank_reads_every_nth_sample_of_a_stream_pass_after_pass():
+    def numbers(end=None):
+        for number in itertools.islice(itertools.count(), end):
+            yield {"x": torch.tensor([float(number)]), "label": number % 3}
+
+    tests = (torch.zeros(3, 1), torch.arange(3))
+    for make, options, size, last in (
+        (partial(numbers, 10), {}, 10, 10),
+        (partial(numbers, 10), {"test_size": 4}, 6, 10),
+        (numbers, {"train_size": 10}, 10, 10_000),
+    ):
+        given = make if "test_size" in options else (make, tests)
+        loaded = from_object(given, **options).load(0)
+        assert len(loaded.train) == size and loaded.num_classes == 3 and "every n-th" in loaded.notices[0]
+        seen = []
+        for rank, part in enumerate(Iid().split(loaded.train, 2, 0)):
+            minibatches = Minibatches(Shard(loaded.train, part, 0, rank=rank), 2)
+            values = torch.cat([minibatches.next().fields[0][:, 0] for _ in range(9)])
+            in_pass = [number for number in range(last - size if size < 10 else 0, last)][rank::2]
+            assert values.tolist() == list(itertools.islice(itertools.cycle(in_pass), len(values)))
+            seen.append({*values.tolist()})
+        assert not seen[0] & seen[1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({"dataset.partition": "dirichlet"}, "dataset.partition: dirichlet deals samples that are known, and"),
+        ({"dataset.rows": "once"}, "dataset.rows: samples of a stream are read when they come"),
+        ({"dataset.skew": [{"name": "noise"}]}, "dataset.skew: samples are changed once at the start, and"),
+        ({"dataset.validation": {"source": "train", "size": 9}}, "dataset.validation.source: no training"),
+        ({"training.privacy": {"name": "dp_sgd", "noise": 1.0, "clip": 1.0, "delta": 0.1}},
+         "training.privacy: it draws"),
+        ({"dataset": (iter, 0)}, "dataset: a part has builtin_function_or_method as a column; a dataset"),
+        ({"dataset": Stream()}, "dataset.test_size: a stream has no test part; give one"),
+        ({"dataset": (PART, Stream())}, "dataset: the part test is a stream, and"),
+        ({"dataset": (yielded(), PART)}, "dataset: a generator ends after one pass; give the"),
+        ({"dataset": {"name": Stream(), "test_size": 400}}, "dataset.test_size: 400 samples asked for"),
+        ({"dataset.clases": [0]}, "dataset.clases: unknown option of object:"),
+        ({"dataset.classes": ["a"]}, "dataset.classes: has 1 names, and there are 2 classes"),
+        ({"dataset": {"name": (X, NAMES), "classes": ["no"]}}, "dataset.classes: lacks 'yes', which is the"),
+        ({"dataset": {"name": two(300), "inputs": ["a", "c"]}}, "dataset.inputs: the part train has no"),
+        ({"dataset": {"name": PART, "label": "kind"}}, "dataset.label: a part has no column 'kind'"),
+        ({"dataset": {"name": PLAIN, "test_fraction": 0.5}}, "dataset.test_fraction: there is a test part;"),
+        ({"dataset": {"name": (Noisy(), SOME), "rows": "once"}}, "dataset.rows: Noisy has other samples at"),
+        ({"dataset": two(300), "model": OnlyA()}, "dataset.inputs: OnlyA takes a, c, and no 'b'; name the"),
+    ],
+)  # fmt: skip
+def test_what_a_form_cannot_be_used_for_is_one_line(overrides, line):
+    values = {
+        "graph": {"name": "ring", "nodes": 2}, "model": "logistic_regression",
+        "dataset": {"name": (Stream(), SOME)},
+        "training": {"optimizer": {"name": "SGD", "lr": 0.2}, "batch_size": 16, "steps_per_round": 3},
+        "rounds": 2,
+    }  # fmt: skip
+    if isinstance(overrides.get("dataset"), dict) and "name" not in overrides["dataset"]:
+        overrides = {**overrides, "dataset": {"name": overrides["dataset"]}}
+    with pytest.raises(BadInput) as raised:
+        Experiment.from_settings(loader.load(partial(document_of, values | overrides)))
+    assert line in str(raised.value) and "\n" not in str(raised.value)
+
+
+OWN_DATA = """\
+import torch
+
+
+class Mine(torch.utils.data.Dataset):
+    def __init__(self, end: int = 40, train: bool = True):
+        self.end = end if train else 10
+
+    def __len__(self):
+        return self.end
+
+    def __getitem__(self, index):
+        return torch.tensor([index / 40, 1.0]), "even" if index % 2 == 0 else "odd"
+
+
+def load(end=40):
+    return {"train": Mine(end), "test": Mine(end, False)}
+
+
+def stream(end=40):
+    yield from (Mine()[index] for index in range(end))
+"""
+
+
+def test_files_name_datasets_of_torch_and_functions(tmp_path, monkeypatch):
+    (tmp_path / "own_data.py").write_text(OWN_DATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "a.yaml"
+    rest = (
+        "model: logistic_regression\nrounds: 2\ngraph: {name: ring, nodes: 2}\n"
+        "training: {optimizer: {name: SGD, lr: 1.0}, steps_per_round: 1}\n"
+    )
+    for name, options in (
+        ("Mine", "end: 30, test: {train: false}"), ("load", "end: 30"), ("load", "end: 30, rows: per_step"),
+        ("stream", "end: 40, test_size: 10"),
+    ):  # fmt: skip
+        section = f"{{name: 'own_data:{name}', {options}, classes: [odd, even]}}"
+        file.write_text(f"dataset: {section}\n{rest}")
+        dataset = Experiment.from_yaml(file).samples.dataset
+        assert (len(dataset.train), len(dataset.test)) == (30, 10) and dataset.class_names == ("odd", "even")
+        inputs, labels = dataset.test.batch(torch.arange(4))
+        assert (labels == 1 - torch.arange(4) % 2).all() and torch.equal(inputs[:, 0], torch.arange(4) / 40)
+    file.write_text(f"dataset: {{name: 'own_data:Mine', ent: 3}}\n{rest}")
+    with pytest.raises(BadInput, match=r"a.yaml:1 dataset.ent: unknown option of own_data:Mine; did you"):
+        Experiment.from_yaml(file)
