@@ -208,6 +208,7 @@ class RunSamples:
                 {"name": plugin.name, "levels": levels}
                 for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],
+            class_names=self.dataset.class_names if counted else (),
         )
 
 

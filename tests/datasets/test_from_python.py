@@ -474,7 +474,7 @@ def test_each_rank_reads_every_nth_sample_of_a_stream_pass_after_pass():
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ({"dataset.partition": "dirichlet"}, "dataset.partition: dirichlet deals samples that are known, and"),
+        ({"dataset.partition": "dirichlet"}, "dataset.partition: dirichlet deals samples that are known"),
         ({"dataset.rows": "once"}, "dataset.rows: samples of a stream are read when they come"),
         ({"dataset.skew": [{"name": "noise"}]}, "dataset.skew: samples are changed once at the start, and"),
         ({"dataset.validation": {"source": "train", "size": 9}}, "dataset.validation.source: no training"),
