@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_value
+from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"
@@ -104,6 +104,5 @@ def read_partition(run_dir: StrPath) -> PartitionTable | None:
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{path}: {NOT_OURS}: {LABELS} has one number per label for each rank")
     samples, groups = read_value(path, SAMPLES, list[int]), read_value(path, GROUPS, list[int])
-    return PartitionTable(
-        samples, labels, groups, class_names=read_value(path, NAMES, list[str] | None) or ()
-    )
+    names = read_value(path, NAMES, list[str]) if NAMES in read_object(path) else []
+    return PartitionTable(samples, labels, groups, class_names=names)
