@@ -74,7 +74,7 @@ class StreamRows(DatasetRows):
             for number in range(most):
                 try:
                     values = self.values(number)
-                except Ended:
+                except StreamEnded:
                     self.length = number
                     break
                 if isinstance(values[-1], Tensor):
@@ -93,7 +93,7 @@ class StreamRows(DatasetRows):
             for number in range(size or MOST_COUNTED):
                 try:
                     yield self.values(number)
-                except Ended:
+                except StreamEnded:
                     if size is not None:
                         problem = f"{size} samples asked for, {self.name} has {number}"
                         raise DatasetError.at("dataset.test_size", problem) from None
@@ -123,7 +123,7 @@ class StreamRows(DatasetRows):
             except StopIteration:
                 if place.is_new or not reading:
                     # Whoever counts wants to know the end.
-                    raise Ended(f"{self.name} ends") from None
+                    raise StreamEnded(f"{self.name} ends") from None
                 place.passes += 1
                 place.rows, place.is_new = self._pass(place.passes), True
                 continue
@@ -139,7 +139,7 @@ class StreamRows(DatasetRows):
         return islice(iter(rows), self.skipped, None)
 
 
-class Ended(BadInput):
+class StreamEnded(BadInput):
     """A stream has no further sample in this pass."""
 
 

@@ -169,6 +169,6 @@ def _read_edges(path: str, kind: type) -> Any:
 
     content = Path(path).read_text(encoding="utf-8")
     lines = [line.partition("#")[0].split() for line in content.splitlines()]
-    has_data = any(len(words) > 2 for words in lines)
-    data = True if "{" in content else (("weight", float),) if has_data else False
-    return nx.read_edgelist(path, create_using=kind, data=data)
+    has_attributes = any(len(words) > 2 for words in lines)
+    attributes = True if "{" in content else (("weight", float),) if has_attributes else False
+    return nx.read_edgelist(path, create_using=kind, data=attributes)
