@@ -142,6 +142,9 @@ class Samples:
         columns = (self.inputs, *self.more, self.labels)
         return tuple(column.index_select(0, indices) for column in columns)
 
+    def expect(self, indices: Tensor, reading: Reading) -> None:
+        """Is told which samples the next batch of a rank has, in case they are read ahead."""
+
     def order(self, indices: Tensor, epoch: int, seed: int, rank: int) -> Tensor:
         """These samples of a rank in the order of an epoch, int64 indices."""
         order = permutation(len(indices), seed, "shuffle", rank, epoch)

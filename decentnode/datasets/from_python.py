@@ -40,10 +40,12 @@ from decentnode.datasets.hugging_face_library import (
 )
 from decentnode.datasets.per_step import DatasetRows, ReadSamples
 from decentnode.datasets.ragged import LazyRows, Ragged, lengths_of
+from decentnode.datasets.row_workers import RowWorkers
 from decentnode.datasets.streams import StreamRows, StreamSamples, is_stream
 from decentnode.datasets.table import drawn
 from decentnode.datasets.validation import Share
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
+from decentnode.options import NonNegative, option
 
 TEST_FRACTION = 0.2
 """The samples that are for the test where there is no test part and nobody says how many."""
@@ -65,6 +67,8 @@ class FromPython(NamedClasses):
     rows: Literal["auto", "once", "per_step"] = "auto"
     """When the rows of a Dataset are read: `once` at the start, or `per_step`, for each batch anew; auto: per
     step where the same index gives another sample."""
+    workers: NonNegative = option(0, changes="nothing", per_host=True)
+    """Processes of each process of nodes that read rows per step, and the next batch ahead; 0: none."""
     test: Mapping[str, Any] | None = None
     """Arguments of the class or function for the test part, in place of those with these names."""
 
@@ -221,7 +225,11 @@ class Given(FromPython):
             classes = len(names) or classes_in(labels)
             if not names and _are_classes(labels):
                 check_labels(labels)
-        samples = [_samples_of(part, label) for part, label in zip(columns, labels, strict=True)]
+        if self.workers and not any(type(part) is DatasetRows for part in columns):
+            raise DatasetError.at("dataset.workers", "no rows of a Dataset are read per step; leave it out")
+        samples = [
+            _samples_of(part, label, self.workers) for part, label in zip(columns, labels, strict=True)
+        ]
         return samples, classes, names
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
@@ -317,7 +325,7 @@ def columns_of_rows(rows: DatasetRows, values: Iterable[list[Any]]) -> PartColum
     return replace(read, notices=(*rows.left_out, *read.notices), class_names=rows.class_names)
 
 
-def _samples_of(part: PartColumns | DatasetRows, labels: Any) -> Samples:
+def _samples_of(part: PartColumns | DatasetRows, labels: Any, workers: int) -> Samples:
     if isinstance(part, StreamRows):
         lazy_labels = LazyRows((part.count, *part.label_kind[0]), part.label_kind[1])
         first, *rest = (LazyRows((part.count, *shape), dtype) for shape, dtype in part.kinds)
@@ -325,7 +333,8 @@ def _samples_of(part: PartColumns | DatasetRows, labels: Any) -> Samples:
     if isinstance(part, DatasetRows):
         lazy_rows, *others = (LazyRows((part.count, *shape), dtype) for shape, dtype in part.kinds)
         places = torch.arange(part.count)
-        return ReadSamples(lazy_rows, labels, more=tuple(others), reader=part, places=places)
+        reader = RowWorkers(part, workers) if workers else part
+        return ReadSamples(lazy_rows, labels, more=tuple(others), reader=reader, places=places)
     inputs, *more = part.inputs.values()
     if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 3:
         inputs = inputs.unsqueeze(1)

@@ -47,6 +47,9 @@ class RowReader(ABC):
     def read(self, places: Tensor, reading: Reading) -> tuple[Tensor, ...]:
         """The inputs of some rows, each of shape (rows, ...), and their labels; raises DatasetError."""
 
+    def expect(self, places: Tensor, reading: Reading) -> None:  # noqa: B027
+        """Is told which rows will be read next, and may read them ahead."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReadSamples(Samples):
@@ -60,6 +63,9 @@ class ReadSamples(Samples):
 
     def rows(self, indices: Tensor, reading: Reading) -> tuple[Tensor, ...]:
         return self.numbered_rows(self.reader.read(self.places.index_select(0, indices), reading))
+
+    def expect(self, indices: Tensor, reading: Reading) -> None:
+        self.reader.expect(self.places.index_select(0, indices), reading)
 
     def numbered_rows(self, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows as the reader has them, with the numbers of classes that these samples have."""
@@ -84,7 +90,7 @@ class RowForm:
     inputs: tuple[Name, ...]
     label: Name
     text_columns: tuple[Name, ...] = ()
-    """PartColumns that are left out."""
+    """Columns that are left out."""
 
     @classmethod
     def of(cls, row: Mapping[Name, Any], choice: Choice, what: str) -> "RowForm":

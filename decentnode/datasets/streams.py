@@ -152,6 +152,9 @@ class StreamSamples(ReadSamples):
     def rows(self, indices: Tensor, reading: Reading) -> tuple[Tensor, ...]:
         return self.numbered_rows(self.reader.read(indices, reading))
 
+    def expect(self, indices: Tensor, reading: Reading) -> None:
+        """Does nothing: a stream is read when its samples are wanted."""
+
     def order(self, indices: Tensor, epoch: int, seed: int, rank: int) -> Tensor:
         return indices + epoch * len(self)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.rng import generator
-from decentnode.datasets.base import Batch, Samples
+from decentnode.datasets.base import Batch, Reading, Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,11 @@ class Shard:
 
     def batch(self, indices: Tensor, epoch: int = 0) -> Batch:
         """Samples of the rank as an epoch has them, whose random transforms are others in each."""
-        return self.samples.batch(indices, (self.seed, self.rank, epoch))
+        return self.samples.batch(indices, self.reading(epoch))
+
+    def reading(self, epoch: int) -> Reading:
+        """The counters of what rows draw that the rank reads in an epoch."""
+        return self.seed, self.rank, epoch
 
     def starts(self, samples: int, batch_size: int) -> range:
         """The index at which each minibatch of an epoch of `samples` starts."""
@@ -101,14 +105,22 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch."""
-        return self._shard.batch(torch.from_numpy(self._next_indices()), self._epoch)
+        batch = self._shard.batch(torch.from_numpy(self._next_indices()), self._epoch)
+        self._expect()
+        return batch
 
     def several(self, count: int) -> list[Batch]:
         """The next minibatches, as many as `count` or as the epoch still has, at least one."""
-        return [
-            self._shard.batch(torch.from_numpy(indices), self._epoch)
-            for indices in self.several_indices(count)
-        ]
+        indices = map(torch.from_numpy, self.several_indices(count))
+        batches = [self._shard.batch(of_batch, self._epoch) for of_batch in indices]
+        self._expect()
+        return batches
+
+    def _expect(self) -> None:
+        """Tells the samples which ones are next."""
+        if self._upcoming:
+            upcoming = torch.from_numpy(self._order[self._upcoming[-1]])
+            self._shard.samples.expect(upcoming, self._shard.reading(self._epoch))
 
     def several_indices(self, count: int) -> list[NDArray[np.int64]]:
         """The samples of the minibatches that `several` would return; these are taken, too."""

@@ -1,7 +1,10 @@
 """Datasets that Python passes: what they are read as, and what is told about all others."""
 
 import itertools
+import os
 import random
+import signal
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -28,8 +31,9 @@ from decentnode.datasets.base import IGNORED
 from decentnode.datasets.from_python import from_object
 from decentnode.datasets.partition import Iid
 from decentnode.datasets.ragged import Ragged
+from decentnode.datasets.row_workers import RowWorkers
 from decentnode.datasets.table import numbers
-from decentnode.errors import BadInput, DatasetError, GraphError
+from decentnode.errors import BadInput, DatasetError, GraphError, RunFailed
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate
@@ -445,6 +449,40 @@ def test_what_rows_draw_is_the_same_again_and_after_a_resume(dataset):
     assert len(torch.cat([rows, *(batch.fields[0] for batch in others)]).unique(dim=0)) == 2 * len(rows)
     test = from_object(dataset).load(3).test
     assert all(map(torch.equal, test.batch(torch.arange(9)), test.batch(torch.arange(9))))
+
+
+def test_workers_read_the_same_bits_and_tell_what_fails():
+    parts = (Noisy(), NAMED)
+    alone, beside = (from_object(parts, workers=workers).load(3).train for workers in (0, 2))
+    shards = [Shard(samples, torch.arange(300), 3, rank=1) for samples in (alone, beside)]
+    both = [Minibatches(shard, 31, reshuffle=True) for shard in shards]
+    for _ in range(2):
+        for _ in range(4):
+            one, other = (minibatches.next() for minibatches in both)
+            assert torch.equal(one.fields[0], other.fields[0]) and torch.equal(one.labels, other.labels)
+        for minibatches in both:
+            minibatches.begin_round()
+    rows = torch.arange(300)
+    assert torch.equal(alone.batch(rows).fields[0], beside.batch(rows).fields[0])
+    workers = beside.reader._workers
+    assert len(workers) == 2 and not any(worker.has_ended() for worker in workers)
+    rows_of_some = Rows(lambda i: (X[i], 0) if i < 90 else 1 / 0, 100)
+    failing = from_object((rows_of_some, PART), rows="per_step", workers=2)
+    with pytest.raises(DatasetError, match=r"^dataset: Rows\[90\] raises ZeroDivisionError"):
+        failing.load(0)
+    Noisy.__getitem__, getitem = lambda self, index: 1 / 0, Noisy.__getitem__
+    try:
+        broken = replace(beside, reader=RowWorkers(beside.reader.dataset_rows, 2))
+        with pytest.raises(DatasetError, match=r"^dataset: Noisy\[0\] raises ZeroDivisionError"):
+            broken.batch(rows)
+    finally:
+        Noisy.__getitem__ = getitem
+    os.kill(workers[0].pid, signal.SIGKILL)
+    workers[0].has_ended(10)
+    with pytest.raises(RunFailed, match=r"dataset\.workers: a process that reads rows has ended"):
+        beside.batch(rows)
+    with pytest.raises(DatasetError, match=r"^dataset\.workers: no rows of a Dataset are read per step"):
+        from_object(PLAIN, workers=2).load(0)
 
 
 def test_each_rank_reads_every_nth_sample_of_a_stream_pass_after_pass():
