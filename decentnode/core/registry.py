@@ -105,9 +105,14 @@ class Registry:
 
     def __init__(
         self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = (),
-        key: str = "name", given: int = 0,
+        key: str = "name", given: int = 0, options: str = "",
     ) -> None:  # fmt: skip
-        """`given`: how many arguments of a function are no options, because who calls it gives them."""
+        """`given`: how many arguments of a function are no options, because who calls it gives them.
+
+        `options`: the class whose fields are options of what is no class of ours, too (`module:Class`), by
+        default that of the first base.
+        """
+        self.options = options or next(iter(bases), "")
         self.kind = kind
         self.given = given
         self.key = key
@@ -363,7 +368,14 @@ MODELS = Registry(
     "torch.nn.modules.module:Module",
     functions=True,
 )
-DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
+DATASETS = Registry(
+    "dataset",
+    "decentnode.datasets",
+    "decentnode.datasets.base:Dataset",
+    "torch.utils.data.dataset:Dataset",
+    functions=True,
+    options="decentnode.datasets.from_python:FromPython",
+)
 PARTITIONS = Registry(
     "partition", "decentnode.datasets", "decentnode.datasets.partition:Partition", endings=("partitioner",)
 )

@@ -399,7 +399,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
         figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
         panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         if table.labels:
-            _draw_labels(panels[0], table.labels)
+            _draw_labels(panels[0], table)
         for axes, (name, numbers) in zip(panels[-len(counts) :], counts.items(), strict=True):
             _draw_counts(axes, name, numbers)
         write(figure, path)
@@ -408,7 +408,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
 def draw_partition_in(axes: Axes, table: PartitionTable) -> None:
     """The labels of each node, or its number of samples where they have no labels."""
     if table.labels:
-        _draw_labels(axes, table.labels)
+        _draw_labels(axes, table)
     else:
         _draw_counts(axes, "samples", table.samples)
 
@@ -430,8 +430,9 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
     axes.set_title(f"{name.capitalize()} of each node")
 
 
-def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
+def _draw_labels(axes: Axes, table: PartitionTable) -> None:
     """The number of training samples of each label on each node, of many nodes in groups that are alike."""
+    labels = table.labels
     nodes, columns, order, of = len(labels), len(labels[0]), "rank", "training samples"
     if nodes > MOST_ROWS:
         order = "nodes, by their most frequent label"
@@ -444,7 +445,7 @@ def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=of, pad=0.02).outline.set_visible(False)
     if columns <= MOST_LABELS:
-        axes.set_xticks(range(columns))
+        axes.set_xticks(range(columns), table.class_names or None)
     axes.set(xlabel="label", ylabel=order)
     linear(axes.yaxis, integer=True)
     axes.set_title("Labels of each node")
