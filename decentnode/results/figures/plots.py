@@ -155,12 +155,12 @@ def _judging(run: RunCurves) -> list[Metric]:
     return [run.headline] if run.headline == TRAIN_LOSS else [run.headline, LOSS]
 
 
-def _further(tested: Sequence[RunCurves]) -> list[Metric]:
-    """Returns what the runs measure on test samples beside headline and loss, but not of single classes."""
-    known = [set(run.metrics) for run in tested]
+def _further(runs: Sequence[RunCurves]) -> list[Metric]:
+    """Returns what runs measure on test samples beside headline and loss, but not of single classes."""
+    known = [set(run.metrics) for run in runs]
     return [
         metric
-        for metric in (tested[0].metrics[1:] if tested else ())
+        for metric in (runs[0].metrics[1:] if runs else ())
         if metric != LOSS
         and all(metric in metrics for metrics in known)
         and not (metric.is_of_class or metric.is_of_local or metric.is_of_validation)
