@@ -267,7 +267,7 @@ class Launcher:
             summary = self._sum_up(wall)
         except BaseException as error:
             self.console.close()
-            self._cluster.part(error)
+            self._cluster.announce_end(error)
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
@@ -718,6 +718,7 @@ class Launcher:
             resumable=saved,
             kept_bytes=self._run_state.kept_bytes,
             refused=self._cluster.refused,
+            code_changes=self._run_state.code_changes,
             threads=self.threads,
             evaluators_mb=self._evaluators.memory_mb,
             network_text=self.experiment.settings.communication.make().network_text,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -13,7 +14,8 @@ import yaml
 from decentnode.core.registry import guess
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
-from decentnode.formats.metrics import CLASSIFICATION, LOCAL, Metric
+from decentnode.formats.lease import lease_of
+from decentnode.formats.metrics import CLASSIFICATION, LOCAL, TRAIN_LOSS, Metric
 from decentnode.formats.partition_table import PartitionTable, read_partition
 from decentnode.formats.reader import (
     MOST_SHOWN,
@@ -27,6 +29,7 @@ from decentnode.formats.reader import (
     read_object,
     read_value,
 )
+from decentnode.formats.records import RoundRecord, record_files, records_by_rank
 from decentnode.formats.run import run_directory
 from decentnode.results.coordinates import SentShares, read_shares
 
@@ -65,6 +68,8 @@ class RunCurves:
     """Whether its seconds are virtual."""
     sent_shares: SentShares | None = None
     """How often coordinates were sent; None where that was not counted."""
+    planned_rounds: int | None = None
+    """The rounds of a run in progress; None for others."""
 
     @property
     def headline(self) -> Metric:
@@ -87,6 +92,16 @@ class Axis:
     label: str
     of: Callable[[EvaluationRow], float]
     scale: float = 1.0
+    units: Mapping[str, float] = field(default_factory=dict)
+    """The size of each unit that may stand for the last in the label, the largest first."""
+
+    def in_unit(self, most: float) -> "Axis":
+        """The axis in the largest unit that is not larger than this number."""
+        if not self.units:
+            return self
+        *_, default = self.units
+        unit = next((unit for unit, size in self.units.items() if most >= size), default)
+        return replace(self, label=self.label.replace(default, unit, 1), scale=1.0 / self.units[unit])
 
     def values(self, rows: Sequence[EvaluationRow]) -> list[float]:
         """Returns one number per evaluation."""
@@ -107,12 +122,16 @@ class Spread:
     """By share of QUANTILES: where one node is not a number it counts as the worst."""
 
 
+BYTES_UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+TIME_UNITS = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
-SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds)
-BYTES = Axis("bytes", "bytes sent", "bytes sent per node", of=lambda row: fmean(row.bytes_sent.values()))
+SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds, units=TIME_UNITS)
+BYTES = Axis(
+    "bytes", "bytes sent", "bytes sent per node", units=BYTES_UNITS,
+    of=lambda row: fmean(row.bytes_sent.values()),
+)  # fmt: skip
 MIXED_TIMES = "simulated and real ones: do not compare"
 AXES = {axis.key: axis for axis in (ROUNDS, BYTES, SECONDS)}
-UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 def chosen_axis(name: str) -> Axis:
@@ -132,15 +151,17 @@ def seconds_axis(simulated: Sequence[bool]) -> Axis:
     return replace(SECONDS, label=f"seconds ({MIXED_TIMES})")
 
 
-def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
-    """The bytes sent per node, in the unit that suits the largest of these runs."""
-    return in_unit(max(sent for run in runs for sent in BYTES.values(run.rows)))
+def metric_label(metric: Metric) -> str:
+    """The metric with its unit, for an axis."""
+    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
 
 
-def in_unit(most: float) -> Axis:
-    """The bytes sent per node, in the unit that suits the largest number of them."""
-    unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
-    return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
+def axis_of(runs: Sequence[RunCurves], name: str) -> Axis:
+    """The axis of that name, in the unit that suits the largest number of these runs; raises BadInput."""
+    axis = chosen_axis(name)
+    if axis is SECONDS:
+        axis = seconds_axis([run.is_simulated for run in runs])
+    return axis.in_unit(max((axis.of(row) for run in runs for row in run.rows), default=0.0))
 
 
 def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
@@ -270,10 +291,14 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
 
 def _read(path: Path) -> RunCurves:
     file, summary = path / "evaluations.jsonl", path / "summary.json"
-    # Only a summary shows that a run had no evaluations. Without one they may follow.
-    rows = read_evaluations(file) if file.exists() or not summary.exists() else []
+    # A summary shows that a run had no evaluations, and records that they may follow.
+    is_there = file.exists() or not (summary.exists() or record_files(path))
+    rows = read_evaluations(file) if is_there else []
+    metrics: Sequence[Metric] = read_metrics(path)
     if not rows and not summary.exists():
-        raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
+        rows, metrics = _training_rows(path), [TRAIN_LOSS]
+        if not rows:
+            raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
     defects = [f"{file}: round {row.round}: {misfit}" for row in rows for misfit in _misfits(row)]
     if defects:
         raise BadInput(*defects[:MOST_SHOWN])
@@ -283,10 +308,30 @@ def _read(path: Path) -> RunCurves:
     settings = _settings(path / "config.yaml")
     return RunCurves(
         name, rows, partition, outcome=None if rows else _outcome(summary), dataset=_dataset(settings),
-        metrics=read_metrics(path),
+        metrics=metrics,
+        planned_rounds=settings.get("rounds") if not summary.exists() and lease_of(path) else None,
         is_simulated=is_simulated(read_object(summary) if summary.exists() else {}, settings),
         sent_shares=read_shares(path),
     )  # fmt: skip
+
+
+def _training_rows(path: Path) -> list[EvaluationRow]:
+    """The training losses of a run in place of evaluations, after each round that all its nodes have done."""
+    by_round: dict[int, dict[int, tuple[RoundRecord, int]]] = {}
+    nodes = records_by_rank(path)
+    for rank, records in nodes.items():
+        sent = accumulate(one.sent_payload + one.sent_index + one.sent_header for one in records)
+        for record, bytes_sent in zip(records, sent, strict=True):
+            if record.loss is not None:
+                by_round.setdefault(record.round, {})[rank] = record, bytes_sent
+    rows = []
+    for round, of_ranks in sorted(by_round.items()):
+        losses = {rank: record.loss for rank, (record, _) in of_ranks.items() if record.loss is not None}
+        if len(losses) == len(nodes):
+            seconds = fmean(record.seconds for record, _ in of_ranks.values())
+            sent_by_rank = {rank: count for rank, (_, count) in of_ranks.items()}
+            rows.append(EvaluationRow(round, seconds, {TRAIN_LOSS.name: {**losses}}, losses, sent_by_rank))
+    return rows
 
 
 def _outcome(summary: Path) -> Outcome:
