@@ -43,7 +43,7 @@ evaluation: {{every: 0, figures: false}}
 """
 STUDY = "base: six.yaml\naxes: {training.optimizer.lr: [0.05, 0.1, 0.2]}\nseeds: 2\n"
 TWO = "base: six.yaml\nset: {mapping: {name: environment, nodes_per_machine: 2}}\n"
-LIMIT = 300.0
+LIMIT = 600.0
 
 
 class Trials:
