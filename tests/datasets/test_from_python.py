@@ -451,6 +451,20 @@ def test_what_rows_draw_is_the_same_again_and_after_a_resume(dataset):
     assert all(map(torch.equal, test.batch(torch.arange(9)), test.batch(torch.arange(9))))
 
 
+def test_parts_of_the_library_may_number_their_classes_in_other_ways():
+    import datasets
+
+    train, test = part_of_library(300), part_of_library(60)
+    other = test.cast_column("label", datasets.Value("int64")).map(lambda row: {"label": 1 - row["label"]})
+    other = other.cast_column("label", datasets.ClassLabel(names=["yes", "no"]))
+    given = datasets.DatasetDict(train=train, test=other, unsupervised=test)
+    loaded = from_object(given).load(0)
+    assert loaded.class_names == ("no", "yes") and torch.equal(loaded.test.labels, Y[:60])
+    assert loaded.notices == ("dataset: the part unsupervised is left out",)
+    with pytest.raises(DatasetError, match=r"^dataset\.label: the parts number their classes in different"):
+        from_object(given, rows="per_step").load(0)
+
+
 def test_workers_read_the_same_bits_and_tell_what_fails():
     parts = (Noisy(), NAMED)
     alone, beside = (from_object(parts, workers=workers).load(3).train for workers in (0, 2))
