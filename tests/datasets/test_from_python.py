@@ -533,6 +533,7 @@ def test_each_rank_reads_every_nth_sample_of_a_stream_pass_after_pass():
         ({"training.privacy": {"name": "dp_sgd", "noise": 1.0, "clip": 1.0, "delta": 0.1}},
          "training.privacy: it draws"),
         ({"dataset": (iter, 0)}, "dataset: a part has builtin_function_or_method as a column; a dataset"),
+        ({"dataset": (partial(yielded, 0), SOME)}, "dataset: yielded has no further samples"),
         ({"dataset": Stream()}, "dataset.test_size: a stream has no test part; give one"),
         ({"dataset": (PART, Stream())}, "dataset: the part test is a stream, and"),
         ({"dataset": (yielded(), PART)}, "dataset: a generator ends after one pass; give the"),
