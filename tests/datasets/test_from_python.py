@@ -478,7 +478,7 @@ def test_workers_read_the_same_bits_and_tell_what_fails():
             minibatches.begin_round()
     rows = torch.arange(300)
     assert torch.equal(alone.batch(rows).fields[0], beside.batch(rows).fields[0])
-    workers = beside.reader._workers
+    workers = beside.reader._processes
     assert len(workers) == 2 and not any(worker.has_ended() for worker in workers)
     rows_of_some = Rows(lambda i: (X[i], 0) if i < 90 else 1 / 0, 100)
     failing = from_object((rows_of_some, PART), rows="per_step", workers=2)
