@@ -43,6 +43,7 @@ NAMED_BY_ROLE = {
     "Level outer": "the key of the file",
     "LevelScheme inner": "the key of the file",
     "LevelScheme outer": "the key of the file",
+    "Measure metrics": "the key of the file",
     "View levels": "a view for each level of a hierarchy",
     "_Comment y": "the key of LEAF's files",
     "Topology registry": "the attribute of Decent-DP",

@@ -33,6 +33,11 @@ DECODED_IMAGES = 512
 Pixels = NDArray[np.uint8]
 
 
+def usual_cache() -> Path:
+    """Returns the folder of decoded images where nothing names one; raises RuntimeError without a home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode"
+
+
 @dataclass(kw_only=True)
 class Images(NamedClasses, FileDataset):
     """Images of any sizes, which become squares of one: resized, and cut out of the middle."""
@@ -102,7 +107,7 @@ class Images(NamedClasses, FileDataset):
         if self.cache_path is not None:
             return Path(self.cache_path)
         try:
-            return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode"
+            return usual_cache()
         except RuntimeError:
             raise DatasetError.at(
                 "dataset.cache_path", "missing, and this user has no home directory; name a folder"

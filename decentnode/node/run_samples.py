@@ -53,6 +53,13 @@ class RunSamples:
     """The test samples of each rank alone, as indices; empty without `evaluation.node_test_split`."""
     least_batch: int = 1
     """The fewest samples at once that the model of the run can be trained on."""
+    shapes: tuple[tuple[int, ...], ...] = ((),)
+    """The shapes that the outputs of the model for one sample may have (`Task.shapes`)."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers the model gives for each label; models are built with it."""
+        return self.shapes[0][0]
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
@@ -69,7 +76,9 @@ class RunSamples:
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.dataset.validation, seed)
         if not len(dataset.test):
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
-        settings.task.make().check(dataset, settings.training.loss.cls)
+        task: Task = settings.task.make()
+        dataset = task.of(dataset)
+        task.check(dataset, settings.training.loss.cls)
         if dataset.train.is_stream:
             check_stream(settings)
         partition: Partition = settings.dataset.partition.make()
@@ -88,7 +97,10 @@ class RunSamples:
         for adversary in adversaries:
             adversary.check(changed, parts)
             parts = adversary.parts(parts, seed)
-        return cls(changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests)
+        return cls(
+            changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests,
+            shapes=task.shapes(dataset.num_classes, dataset.train.labels.shape[1:]),
+        )  # fmt: skip
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node; raises BadInput where it has no part of the steps."""
@@ -186,7 +198,7 @@ class RunSamples:
             for zero in self.dataset.train.zeros(1)
         ]
         return {
-            "shape": [*self.dataset.shape], "num_classes": self.dataset.num_classes, "arguments": arguments
+            "shape": [*self.dataset.shape], "num_classes": self.width, "arguments": arguments
         }  # fmt: skip
 
     @property

@@ -13,7 +13,8 @@ from decentnode.datasets.base import IGNORED, Batch, LoadedDataset, Samples
 from decentnode.datasets.ragged import Ragged, Rows, lengths_of
 from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat, Positive
-from decentnode.training.tasks.base import MetricSpec, Network
+from decentnode.training.metrics.base import MetricSpec
+from decentnode.training.tasks.base import Network
 from decentnode.training.tasks.beam_search import BeamSearch
 from decentnode.training.tasks.next_token import NextToken
 
