@@ -16,6 +16,7 @@ from decentnode.core.registry import PASSED, Registry, class_named
 from decentnode.core.text import first_line
 from decentnode.datasets.base import Dataset
 from decentnode.datasets.in_memory import in_memory
+from decentnode.datasets.table import class_of_tables, tables_in
 from decentnode.errors import BadInput, Key
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.models.module_copies import deep_copy
@@ -69,6 +70,9 @@ def _read(document: Document, key: Key, value: Any) -> Any:
     _place(document, key, value)
     is_dataset = key in (("dataset",), ("dataset", "name"))
     if isinstance(value, Mapping):
+        if is_dataset and "train" in value and (tables := tables_in((value["train"], value.get("test")))):
+            others = {name: inner for name, inner in value.items() if name not in ("train", "test")}
+            return _read(document, key, {"name": tables, **others})
         if is_dataset and "train" in value:
             try:
                 in_memory(value)
@@ -98,6 +102,8 @@ def passed_plugin(registry: Registry, value: Any) -> tuple[str, type, dict[str, 
     if isinstance(value, partial) and not value.args:
         name, cls, options = passed_plugin(registry, value.func)
         return name, cls, {**options, **value.keywords}
+    if registry.kind == "dataset" and (tables := tables_in(value)):
+        value = class_of_tables(tables)
     if isinstance(value, type):
         return class_name(registry, value), value, {}
     if isfunction(value) and registry.functions:

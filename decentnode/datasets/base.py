@@ -189,6 +189,15 @@ class LoadedDataset:
     fitted: tuple[str, ...] = ()
     """What was computed from training samples besides them, without noise, such as a vocabulary: a run then
     makes no claim of epsilon. Normalization need not be named."""
+    class_names: tuple[str, ...] = ()
+    """The names of the classes 0 to num_classes - 1; empty: they have none."""
+    by_node: Tensor | None = None
+    """Which inputs each node normalizes by its own training samples, bool, of the shape of a sample; None: no
+    node does. A model that is no node's takes `mean` and `std` of the samples."""
+    schema: tuple[str, ...] = ()
+    """What `decentnode validate` prints about the samples, a line each."""
+    notices: tuple[str, ...] = ()
+    """What should be known about the samples before a run, a line each."""
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
         """Returns these samples, with batches of that dtype.
@@ -502,6 +511,14 @@ def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
         )
     chosen = generator(seed, f"{part}_size").permutation(len(samples))[:size]
     return samples.subset(torch.from_numpy(chosen).sort().values)
+
+
+def mean_and_deviation(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation of each number of a row; the deviation of what is the same in all rows is 1."""
+    mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+    # Rounding gives a column of one number a mean beside it, and a deviation that is not 0.
+    std[(std == 0) | (rows == rows[:1]).all(0)] = 1
+    return mean, std
 
 
 def image_dataset(

@@ -25,7 +25,7 @@ from decentnode.datasets import Samples
 from decentnode.datasets.base import IGNORED
 from decentnode.datasets.in_memory import in_memory
 from decentnode.datasets.ragged import Ragged
-from decentnode.datasets.table import numbers
+from decentnode.datasets.table_columns import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError
 from decentnode.graph.networkx_graph import from_networkx
 
@@ -110,8 +110,7 @@ NO_LENGTH = "it has no length and no order; collect what it yields as tensors (i
         (DataLoader(TensorDataset(*PART)), "DataLoader is no pair of parts; pass its dataset"),
         ((TensorDataset(X, X, Y),) * 2, "a part is TensorDataset; it has 3 tensors"),
         (TensorDataset(*PART), "TensorDataset is no pair of parts; it has 2 tensors"),
-        (FRAME, "DataFrame is no pair of parts; give (frame[features].to_numpy(), frame[label].to_numpy())"),
-        ((FRAME, FRAME), "a part is DataFrame; give (frame[features].to_numpy()"),
+        ((FRAME, PART), "a part is DataFrame; give (frame[features].to_numpy()"),
         (((FRAME, [0, 1]), (FRAME[["b", "a"]], [0, 1])), "the test inputs have the columns ['b', 'a'], the"),
         (SimpleNamespace(save_to_disk=None), "SimpleNamespace is no pair of parts; write it with"),
         (([[[1.0], [1.0, 2.0]], [0, 1]], PART), "list is no tensor of numbers; a dataset from Python is"),
