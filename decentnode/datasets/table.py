@@ -1,10 +1,10 @@
 """Rows of tables: files, and tables that Python has."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from decentnode.datasets.table_columns import (
     Missing,
     NumberFormat,
     Value,
-    check_missing,
     check_pyarrow,
     in_numbers,
     inputs_of,
@@ -36,16 +35,17 @@ from decentnode.datasets.table_columns import (
 )
 from decentnode.datasets.table_files import RawTable, TextFormat, arrow_table, read_table, write_table
 from decentnode.datasets.text import check_path
-from decentnode.errors import DatasetError
+from decentnode.errors import DatasetError, Defect, refuse
 
+T = TypeVar("T")
 SAMPLE_FEATURES = 8
 Part = Mapping[str, Column]
 """The columns of training rows, or of test rows, by name."""
 Standardize = Literal["all", "node", "none"]
 SCALES = {
-    "all": "by mean and deviation of all training rows, which nodes would have to tell each other",
-    "node": "by each node with mean and deviation of its own training rows, which it tells nobody",
-    "none": "not at all",
+    "all": "are those of the rows of all nodes, who must know them before they train",
+    "node": "are those of each node's own rows, which tells other nodes nothing before it trains",
+    "none": "are left as they are",
 }
 
 
@@ -115,7 +115,7 @@ class TableDataset(Dataset):
         tables = self.tables()
         features = self._features(tables[0])
         parts = [self._columns(table, features) for table in tables]
-        settings = {name: self._resolved(column, name in features) for name, column in parts[0].items()}
+        settings = by_name(parts[0], lambda name: self._resolved(parts[0][name], name in features))
         kept = [self._prepared(part, settings) for part in parts]
         parts, dropped = [part for part, _ in kept], sum(count for _, count in kept)
         labels, class_names = self._labels(parts)
@@ -126,7 +126,8 @@ class TableDataset(Dataset):
             parts = [{name: parts[0][name][rows] for name in features} for rows in split]
             labels = [labels[0][rows] for rows in split]
             groups = groups and [groups[0][rows] for rows in split]
-        inputs = [inputs_of([part[name] for part in parts], settings[name]) for name in features]
+        each = by_name(features, lambda name: inputs_of([part[name] for part in parts], settings[name]))
+        inputs = [*each.values()]
         arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in (0, 1)]
         found = loaded(
             arrays, labels, groups, len(class_names) or 1, [name for one in inputs for name in one.names],
@@ -183,21 +184,15 @@ class TableDataset(Dataset):
         usual: Missing | None = None if self.missing == "category" else self.missing
         return replace(settings, missing="category" if settings.kind == "category" else usual)
 
-    def _prepared(self, columns: Part, settings: Mapping[str, ColumnSettings]) -> tuple[Part, int]:
+    def _prepared(self, part: Part, settings: Mapping[str, ColumnSettings]) -> tuple[Part, int]:
         """The columns in numbers, without the rows that are to be left out, and how many these are."""
-        for name, column in columns.items():
-            if settings[name].missing is None:
-                usual = {None: "drop", "category": "category"}.get(settings[name].kind, "median")
-                check_missing(column, usual)
-        dropped = np.zeros(len(next(iter(columns.values()))), bool)
-        for name, column in columns.items():
-            dropped |= column.missing & (settings[name].missing == "drop")
-        found = {name: in_numbers(column, settings[name], self._format) for name, column in columns.items()}
+        dropping = [column for name, column in part.items() if settings[name].missing == "drop"]
+        found = by_name(part, lambda name: in_numbers(part[name], settings[name], self._format))
+        dropped = np.any([column.missing for column in dropping], axis=0) if dropping else np.zeros(1, bool)
         if not dropped.any():
             return found, 0
         if dropped.all():
-            column = next(column for name, column in columns.items() if settings[name].missing == "drop")
-            raise column.error("or another with `missing: drop` has no value in each row, so none is left")
+            raise dropping[0].error("and others that drop rows have no row left; set another `missing`")
         return {name: column[~dropped] for name, column in found.items()}, int(dropped.sum())
 
     @property
@@ -252,23 +247,21 @@ class TableDataset(Dataset):
 
     def _schema(self, table: RawTable, inputs: Sequence[Inputs], class_names: Sequence[str]) -> Iterator[str]:
         """The lines about columns that `validate` prints."""
-        cells = [("column", "kind", "inputs", "rows without a value")]
-        by_name = {one.name: one for one in inputs}
+        cells = [("column", "kind", "inputs", "values", "rows without one")]
+        used = {one.name: one for one in inputs}
         for name in table.columns:
-            if name in self.labels:
-                classes = shortened(", ".join(class_names))
-                cells.append(
-                    (name, "label", "", f"{len(class_names)} classes: {classes}" if class_names else "")
-                )
-            elif (one := by_name.get(name)) is None:
-                cells.append((name, "group" if name == self.group else "skip", "", ""))
-            else:
+            if (one := used.get(name)) is not None:
                 missing = f"{one.missing:,}: {one.filled}" if one.missing else ""
-                cells.append((name, one.kind, f"{one.count:,}", missing))
+                cells.append((name, one.kind, f"{one.count:,}", one.summary, missing))
+            elif name in self.labels:
+                cells.append((name, "label", "", shortened(", ".join(class_names)), ""))
+            else:
+                cells.append((name, "group" if name == self.group else "skip", "", "", ""))
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for name, kind, count, missing in cells:
-            yield f"{name:{widths[0]}}  {kind:{widths[1]}}  {count:>{widths[2]}}  {missing}".rstrip()
-        yield f"numbers and times are normalized {SCALES[self.standardize]} (dataset.standardize)"
+        for name, kind, count, *more in cells:
+            rest = "  ".join(f"{cell:{width}}" for cell, width in zip(more, widths[3:], strict=True))
+            yield f"{name:{widths[0]}}  {kind:{widths[1]}}  {count:>{widths[2]}}  {rest}".rstrip()
+        yield f"standardize: {self.standardize}: mean and deviation {SCALES[self.standardize]}"
 
 
 @DATASETS.register("table", "csv", "parquet")
@@ -390,6 +383,18 @@ def in_arrow(table: Any, place: str) -> Any:
         raise DatasetError.at(
             "dataset", f"{place} cannot be read: {reason}; give each column one type"
         ) from error
+
+
+def by_name(names: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
+    """Returns what is made for each name; raises DatasetError with the defects of all."""
+    found, defects = dict[str, T](), list[Defect]()
+    for name in names:
+        try:
+            found[name] = make(name)
+        except DatasetError as error:
+            defects += error.defects
+    refuse(defects, DatasetError)
+    return found
 
 
 def check_fraction(fraction: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from decentnode.core.text import first_line, quoted
+from decentnode.core.text import first_line, quoted, shortened
 from decentnode.datasets.base import merges
 from decentnode.errors import BadInput, DatasetError
 from decentnode.options import Positive
@@ -23,6 +23,8 @@ Value = str | int | float | bool
 DAY, WEEK = 86_400, 7 * 86_400
 MONDAY = 4 * DAY
 """The first Monday after the start of 1970, in seconds."""
+LONGEST_DURATION = 366 * DAY
+"""Seconds; more are a time since 1970, and no time of a day."""
 MOST_CATEGORIES = 1000
 """The most categories of a column that does not say how many it may have."""
 FEW_TEXTS = 50
@@ -189,6 +191,19 @@ class Inputs:
     """What these have become."""
     unknown: int = 0
     """The test rows with a category that no input stands for."""
+    levels: tuple[str, ...] = ()
+    """The values of what is ordered, or the categories."""
+
+    @property
+    def summary(self) -> str:
+        """The values of training rows in words."""
+        if self.levels:
+            return shortened((" < " if self.kind == "ordered" else ", ").join(self.levels))
+        present = self.column.values[~self.column.missing]
+        least, most = float(present.min()), float(present.max())
+        if self.kind == "time" and least > LONGEST_DURATION:
+            return " to ".join(str(np.datetime64(int(end), "s")).replace("T", " ") for end in (least, most))
+        return f"{least:.6g} to {most:.6g}" if least < most else f"always {least:.6g}"
 
     @property
     def name(self) -> str:
@@ -293,8 +308,14 @@ def text_places(column: Column, values: Sequence[Value]) -> NDArray[np.int64]:
 def in_numbers(column: Column, settings: ColumnSettings, number_format: NumberFormat) -> Column:
     """Returns a column of numbers or times as floats, times in seconds; others as they are.
 
-    Raises DatasetError.
+    Raises DatasetError, also where rows have no value, and nothing says what becomes of them.
     """
+    if column.missing.any() and settings.missing is None:
+        usual = {None: "drop", "category": "category"}.get(settings.kind, "median")
+        count, row = int(column.missing.sum()), int(column.missing.argmax()) + 1
+        rows = f"{count:,} of {len(column):,} rows, first in row {row}"
+        remedy = f"set dataset.missing, or {column.setting(f'{{missing: {usual}}}')}"
+        raise column.error(f"has no value in {rows}; {remedy}")
     if column.values.ndim > 1 and settings.kind not in (None, "number"):
         raise column.error(f"has several numbers in a row, and they are no {settings.kind}")
     if settings.kind not in ("number", "time"):
@@ -319,10 +340,10 @@ def inputs_of(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
     for column in columns:
         if column.values.shape[1:] != (shape := train.values.shape[1:]):
             raise column.error(f"has rows of shape {column.values.shape[1:]}, in {train.place} {shape}")
-    values, fitted = [column.values for column in columns], tuple[str, ...]()
+    values, fitted, levels = [column.values for column in columns], tuple[str, ...](), tuple[str, ...]()
     kind = settings.kind or "number"
     if kind == "ordered":
-        values, fitted = _ordered(columns, settings)
+        values, fitted, levels = _ordered(columns, settings)
     missing, fill = sum(int(column.missing.sum()) for column in columns), ""
     if missing:
         values, fill = _filled(values, columns, settings.missing)
@@ -341,15 +362,7 @@ def inputs_of(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
         for part, column in zip(parts, columns, strict=True):
             part.append(column.missing[:, None].astype(np.float32))
     joined = [np.concatenate(part, axis=1) for part in parts]
-    return Inputs(train, kind, joined, tuple(names), 1, fitted, missing, fill)
-
-
-def check_missing(column: Column, remedy: str) -> None:
-    """Raises DatasetError where rows have no value; `remedy`: what the column's option could be."""
-    if column.missing.any():
-        count, row = int(column.missing.sum()), int(column.missing.argmax()) + 1
-        rows = f"{count:,} of {len(column):,} rows, first in row {row}"
-        raise column.error(f"has no value in {rows}; set {column.setting(f'{{missing: {remedy}}}')}")
+    return Inputs(train, kind, joined, tuple(names), 1, fitted, missing, fill, levels=levels)
 
 
 def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
@@ -388,11 +401,13 @@ def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
         inputs[known, part[known]] = 1
         parts.append(inputs)
     names = tuple(f"{train.name}={level}" for level in levels)
-    return Inputs(train, "category", parts, names, 0, fitted, missing, fill, unknown)
+    return Inputs(train, "category", parts, names, 0, fitted, missing, fill, unknown, tuple(levels))
 
 
-def _ordered(columns: Sequence[Column], settings: ColumnSettings) -> tuple[list[Array], tuple[str, ...]]:
-    """The place of each row's value in their order, and what was computed from training rows for it."""
+def _ordered(
+    columns: Sequence[Column], settings: ColumnSettings
+) -> tuple[list[Array], tuple[str, ...], tuple[str, ...]]:
+    """The place of each row's value in their order, what was computed from training rows, and the values."""
     train = columns[0]
     values: Sequence[Value] = settings.values or train.order
     fitted: tuple[str, ...] = () if values else ("categories",)
@@ -410,7 +425,7 @@ def _ordered(columns: Sequence[Column], settings: ColumnSettings) -> tuple[list[
             value, known = text_of(column.decoded[wrong.argmax()]), ", ".join(map(text_of, values[:9]))
             raise column.error(f"has {quoted(value)}, which is none of its values ({known})")
         found.append(places.astype(np.float32))
-    return found, fitted
+    return found, fitted, tuple(map(text_of, values))
 
 
 def numbers_of(column: Column, number_format: NumberFormat) -> Array:

@@ -182,11 +182,11 @@ def _column(chunks: Any, name: str, place: str, option: str, is_from_python: boo
     missing = np.asarray(chunks.is_null(nan_is_null=True))
     kind = chunks.type
     if types.is_dictionary(kind) and (is_from_python or _is_text(kind.value_type)):
-        declared_kind: Kind = "ordered" if kind.ordered else "category"
+        declared: Kind | None = "ordered" if kind.ordered else "category"
         values, texts = _texts(chunks)
         return Column(
-            name, place, option, values, missing, texts, declared_kind=declared_kind if is_from_python else None,
-            order=tuple(texts) if kind.ordered else (),
+            name, place, option, values, missing, texts, order=tuple(texts) if kind.ordered else (),
+            declared_kind=declared if is_from_python else None,
         )  # fmt: skip
     if _is_text(kind):
         values, texts = _texts(chunks.cast(pyarrow.large_string()).dictionary_encode())

@@ -224,7 +224,7 @@ def test_a_label_that_is_missing_or_has_blanks_is_no_class_of_its_own(tmp_path, 
     path = tmp_path / "rows.csv"
     path.write_text(f"a,kind\n{rows}\n")
     assert message_of(TableFile(path=path, label="kind")) == message.format(
-        path=f"dataset.path: {path}", set="set dataset.columns: {kind: {missing: drop}}"
+        path=f"dataset.path: {path}", set="set dataset.missing, or dataset.columns: {kind: {missing: drop}}"
     )
     path.write_text('a,kind\n1,dog\n2,"NA"\n3,cat\n')
     assert TableFile(path=path, label="kind").read(0).num_classes == 3
@@ -237,7 +237,7 @@ def test_a_column_that_is_not_used_may_have_no_values(tmp_path):
     assert make(features=("a",)).load(0).shape == (1,)
     assert message_of(make(features=("a", "age"))) == (
         f"dataset.path: {path}: column 'age' has no value in 1 of 4 rows, first in row 1; "
-        "set dataset.columns: {age: {missing: median}}"
+        "set dataset.missing, or dataset.columns: {age: {missing: median}}"
     )
 
 
@@ -281,10 +281,13 @@ def test_arrays_of_two_files_have_the_same_shapes(tmp_path):
     for name, first, second in (("train", 2, 3), ("test", 3, 2)):
         np.savez(tmp_path / name, x=np.ones((4, first)), y=np.ones((4, second)), label=[0, 1, 0, 1])
     make = TableFile(path=tmp_path / "train.npz", test_path=tmp_path / "test.npz")
-    assert message_of(make) == (
-        f"dataset.test_path: {tmp_path}/test.npz: column 'x' has rows of shape (3,), in "
-        f"{tmp_path}/train.npz (2,)"
-    )
+    with pytest.raises(DatasetError) as raised:
+        make.load(0)
+    test, train = (tmp_path / f"{name}.npz" for name in ("test", "train"))
+    assert str(raised.value).splitlines() == [
+        f"dataset.test_path: {test}: column 'x' has rows of shape (3,), in {train} (2,)",
+        f"dataset.test_path: {test}: column 'y' has rows of shape (2,), in {train} (3,)",
+    ]
 
 
 TIMES = 1_700_000_000 + np.arange(60)
