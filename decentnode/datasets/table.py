@@ -76,8 +76,8 @@ class TableDataset(Dataset):
     """The column of the groups, for the partition `natural`; null: there are none."""
     predict: Literal["class", "number"] = "class"
     """number: the label is a number; use a task such as `rating`."""
-    classes: tuple[Value, ...] = ()
-    """The names of all classes, in the order of their numbers; empty: those that are there, in theirs."""
+    classes: tuple[Value, ...] | None = None
+    """The names of all classes, in the order of their numbers; null: those of the rows, in their own order."""
     test_fraction: float = 0.2
     """The rows to test with, drawn by the seed, where there is no test table."""
 
@@ -87,7 +87,7 @@ class TableDataset(Dataset):
             raise DatasetError.at("dataset.decimal", "and thousands must be two different signs")
         if self.standardize != "all" and (self.mean, self.std) != (None, None):
             raise DatasetError.at("dataset.standardize", "leave it out where mean and std are given")
-        names = [*map(text_of, self.classes)]
+        names = [*map(text_of, self.classes or ())]
         if len({*names}) < len(names):
             raise DatasetError.at("dataset.classes", "names a class twice")
         for name in {*self.labels, self.group} & {*self.columns}:
@@ -130,7 +130,7 @@ class TableDataset(Dataset):
         inputs = [*each.values()]
         arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in (0, 1)]
         found = loaded(
-            arrays, labels, groups, len(class_names) or 1, [name for one in inputs for name in one.names],
+            arrays, labels, groups, len(class_names) or self._usual_classes, [name for one in inputs for name in one.names],
             np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
             self.standardize,
         )  # fmt: skip
@@ -196,6 +196,11 @@ class TableDataset(Dataset):
         return {name: column[~dropped] for name, column in found.items()}, int(dropped.sum())
 
     @property
+    def _usual_classes(self) -> int:
+        """The number of classes where they have no names."""
+        return 1 if self.predict == "number" else 2
+
+    @property
     def _format(self) -> NumberFormat:
         return NumberFormat(self.decimal, self.thousands)
 
@@ -208,7 +213,8 @@ class TableDataset(Dataset):
         elif isinstance(self.label, str):
             return self._class_labels(each[0])
         else:
-            found, names = [_membership(columns) for columns in each], self.label
+            # What each of them says is one of two classes.
+            found, names = [_membership(columns) for columns in each], ()
         if isinstance(self.label, str):
             return found[0], names
         return [np.stack(part, axis=1) for part in zip(*found, strict=True)], names
@@ -225,7 +231,7 @@ class TableDataset(Dataset):
 
     def _class_labels(self, columns: Sequence[Column]) -> tuple[list[Array], tuple[str, ...]]:
         name = f"column {columns[0].name!r}"
-        if not self.classes:
+        if self.classes is None:
             values, rows = zip(*(column.distinct for column in columns), strict=True)
             shapes = [column.values for column in columns if column.values.ndim > 1]
             labels, names = numbered(shapes or values, name, columns[-1].option)
