@@ -32,7 +32,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
     if isinstance(first, AveragedBuffers) or not isinstance(first, Sharing):
         raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
     if samples.normalizers:
-        raise BadInput.at("adversaries", "passive attacks know no normalization by node; use standardize: all")
+        raise BadInput.at("adversaries", "passive attacks know no standardize: node; use all or none")
 
     scheme = cast(Callable[[int], Sharing], experiment.schemes.plain)
     return Scene(

@@ -77,7 +77,7 @@ class TableDataset(Dataset):
     predict: Literal["class", "number"] = "class"
     """number: the label is a number; use a task such as `rating`."""
     classes: tuple[Value, ...] | None = None
-    """The names of all classes, in the order of their numbers; null: those of the rows, in their own order."""
+    """The names of all classes, in the order of their numbers; null: those of the rows, sorted."""
     test_fraction: float = 0.2
     """The rows to test with, drawn by the seed, where there is no test table."""
 
@@ -118,7 +118,7 @@ class TableDataset(Dataset):
         settings = by_name(parts[0], lambda name: self._resolved(parts[0][name], name in features))
         kept = [self._prepared(part, settings) for part in parts]
         parts, dropped = [part for part, _ in kept], sum(count for _, count in kept)
-        labels, class_names = self._labels(parts)
+        labels, classes, class_names = self._labels(parts)
         groups = self._groups(parts)
         if len(parts) == 1:
             is_test = drawn(len(labels[0]), self.test_fraction, seed)
@@ -130,9 +130,9 @@ class TableDataset(Dataset):
         inputs = [*each.values()]
         arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in (0, 1)]
         found = loaded(
-            arrays, labels, groups, len(class_names) or self._usual_classes, [name for one in inputs for name in one.names],
-            np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
-            self.standardize,
+            arrays, labels, groups, classes, names=[name for one in inputs for name in one.names],
+            standardized=np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
+            standardize=self.standardize,
         )  # fmt: skip
         return replace(
             found, class_names=class_names, fitted=tuple(_fitted(inputs)),
@@ -196,28 +196,21 @@ class TableDataset(Dataset):
         return {name: column[~dropped] for name, column in found.items()}, int(dropped.sum())
 
     @property
-    def _usual_classes(self) -> int:
-        """The number of classes where they have no names."""
-        return 1 if self.predict == "number" else 2
-
-    @property
     def _format(self) -> NumberFormat:
         return NumberFormat(self.decimal, self.thousands)
 
-    def _labels(self, parts: Sequence[Part]) -> tuple[list[Array], tuple[str, ...]]:
-        """The labels of each part, and the names of the classes; none where labels are numbers."""
+    def _labels(self, parts: Sequence[Part]) -> tuple[list[Array], int, tuple[str, ...]]:
+        """The labels of each part, the number of classes, and their names; none where labels are numbers."""
         each = [[part[name] for part in parts] for name in self.labels]
-        if self.predict == "number":
-            found = [self._number_labels(columns) for columns in each]
-            names: tuple[str, ...] = ()
-        elif isinstance(self.label, str):
-            return self._class_labels(each[0])
-        else:
-            # What each of them says is one of two classes.
-            found, names = [_membership(columns) for columns in each], ()
+        if self.predict == "class" and isinstance(self.label, str):
+            labels, names = self._class_labels(each[0])
+            return labels, len(names), names
+        # Each of several columns says whether a row is in a class.
+        convert, classes = (self._number_labels, 1) if self.predict == "number" else (_membership, 2)
+        found = [convert(columns) for columns in each]
         if isinstance(self.label, str):
-            return found[0], names
-        return [np.stack(part, axis=1) for part in zip(*found, strict=True)], names
+            return found[0], classes, ()
+        return [np.stack(part, axis=1) for part in zip(*found, strict=True)], classes, ()
 
     def _number_labels(self, columns: Sequence[Column]) -> list[Array]:
         name = columns[0].name

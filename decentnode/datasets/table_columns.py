@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.text import first_line, quoted, shortened
 from decentnode.datasets.base import merges
-from decentnode.errors import BadInput, DatasetError
+from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d
 OTHER_TIME = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(\D.*)?|\d{1,2}[. -]+[A-Za-z]{3,9}[., -]+\d{2,4}.*")
 """Texts that are dates, but do not tell which number is the day."""
 THOUSANDS = re.compile(r"[-+]?\d{1,3}([,.' \u00a0\u202f])\d{3}(\1\d{3})*([.,]\d*)?")
-COMMA = re.compile(r"[-+]?\d*,\d+")
+COMMA = re.compile(r"[-+]?\d*(,)\d+")
 UNNAMED = re.compile(r"|unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+", re.IGNORECASE)
 """Names of a column that has none: those that pandas and R write and read for the index of the rows."""
 NUMBER = r"(no|nr|num|number|code|key|index)\.?"
@@ -69,11 +69,11 @@ class ColumnSettings:
             "cycles": ("time",),
         }.items():  # fmt: skip
             if getattr(self, option) not in ((), None) and self.kind not in kinds:
-                raise BadInput.at(option, f"is for kind: {' or '.join(kinds)}; name that, too")
+                raise ValueError(f"{option} is for kind: {' or '.join(kinds)}; name that, too")
         if self.missing == "category" and self.kind not in (None, "category"):
-            raise BadInput.at("missing", f"category is for kind: category, not {self.kind}")
+            raise ValueError(f"missing: category is for kind: category, not {self.kind}")
         if self.kind == "category" and (self.missing in ("mean", "median") or is_number(self.missing)):
-            raise BadInput.at("missing", "a category has no mean or number; use category or most_frequent")
+            raise ValueError("a category has no mean or number; set missing: category or most_frequent")
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,25 +236,22 @@ def kind_of(column: Column, number_format: NumberFormat) -> Kind:
         return "number"
     if all(map(ISO_TIME.fullmatch, texts)):
         return "time"
-    odd = np.flatnonzero(~are_numbers)[rows[~are_numbers].argmax()]
-    shown = f"has {quoted(texts[odd])}"
     meant = column.setting("category")
     for pattern, what, remedy in (
-        (THOUSANDS, "numbers with signs between thousands", "dataset.thousands: '{}'"),
-        (COMMA, "numbers with a decimal comma", "dataset.decimal: ','"),
-        (OTHER_TIME, "a time", column.setting("{{kind: time, format: '%d/%m/%Y'}}") + " (day, month, year)"),
+        (THOUSANDS, "a sign between thousands", "dataset.thousands: SIGN"),
+        (COMMA, "a decimal comma", "dataset.decimal: ','"),
+        (OTHER_TIME, "a time", column.setting("{kind: time, format: '%d/%m/%Y'}") + " (day, month, year)"),
     ):
-        fitting = np.array([bool(pattern.fullmatch(text)) for text in texts])
-        if fitting.any() and (fitting | are_numbers).all():
-            odd = int(fitting.argmax())
-            sign = found[1] if pattern is THOUSANDS and (found := pattern.fullmatch(texts[odd])) else ""
-            where = f"has {quoted(texts[odd])}, as {what}"
-            raise column.error(f"{where}; set {remedy.format(sign)}, or {meant}")
+        found = [pattern.fullmatch(text) for text in texts]
+        match = next(filter(None, found), None)
+        if match and all(fits or number for fits, number in zip(found, are_numbers, strict=True)):
+            remedy = remedy.replace("SIGN", repr(match[1]))
+            raise column.error(f"has {quoted(match[0])}, as with {what}; set {remedy}, or {meant}")
+    odd = np.flatnonzero(~are_numbers)[rows[~are_numbers].argmax()]
     if rows[are_numbers].sum() >= rows[~are_numbers].sum():
-        raise column.error(
-            f"{shown} in {rows[odd]:,} of {len(column):,} rows, and numbers in others; if that is no value, "
-            f"set dataset.missing_values: [{texts[odd]!r}], else {meant}"
-        )
+        shown = f"has {quoted(texts[odd])} in {rows[odd]:,} of {len(column):,} rows, and numbers in others"
+        remedy = f"set dataset.missing_values: [{texts[odd]!r}]"
+        raise column.error(f"{shown}; if that is no value, {remedy}, else {meant}")
     if len(texts) > max(FEW_TEXTS, rows.sum() / 2):
         raise column.error(
             f"has {len(texts):,} different texts in {rows.sum():,} rows, such as {quoted(texts[odd])}; "

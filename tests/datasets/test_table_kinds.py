@@ -1,5 +1,6 @@
 """Tables of all kinds, beside what pandas and scikit-learn make of them, and what is one line instead."""
 
+import re
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,13 @@ from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 
+import decentnode
 from decentnode.config.loader import load
 from decentnode.config.python_source import document_of
+from decentnode.core.text import counted
+from decentnode.datasets import Samples
+from decentnode.errors import BadInput, DatasetError
+from decentnode.node.experiment import Experiment
 
 GRADES = ["low", "mid", "high"]
 LAST_DAYS = pd.Timestamp("2024-02-27T06:00")
@@ -225,3 +231,157 @@ def test_labels_are_classes_in_the_order_that_is_said_or_several_numbers(tmp_pat
     assert np.array_equal(several.train.labels, frame[["b", "c"]].astype(int)) and several.num_classes == 2
     without = make(label="job", columns={"job": {"missing": "drop"}})
     assert len(without.train) == TRAIN.job.notna().sum() and without.class_names == ("cook", "nurse")
+
+
+KEPT = ("age", "dose", "city", "job", "grade", "when")
+
+
+def test_a_run_on_a_table_has_the_models_of_samples_prepared_by_scikit_learn(tmp_path):
+    encoder = ColumnTransformer(
+        [
+            ("age", "passthrough", ["age"]), ("dose", SimpleImputer(strategy="median"), ["dose"]),
+            ("city", ONE_HOT(), ["city"]), ("job", ONE_HOT(), ["job"]),
+            ("grade", OrdinalEncoder(categories=[GRADES]), ["grade"]), ("when", IN_SECONDS, ["when"]),
+        ], sparse_threshold=0,
+    ).fit(TRAIN)  # fmt: skip
+    encoded = [encoder.transform(frame).astype(float) for frame in (TRAIN, TEST)]
+    numbers = [0, 1, -2, -1]
+    scaler = StandardScaler().fit(encoded[0][:, numbers])
+    mean, std = np.zeros(encoded[0].shape[1]), np.ones(encoded[0].shape[1])
+    mean[numbers], std[numbers] = scaler.mean_, scaler.scale_
+    plain = tuple(
+        Samples(*map(torch.from_numpy, (rows, (frame.label == "yes").to_numpy(int), mean, std)))
+        for rows, frame in zip(encoded, (TRAIN, TEST), strict=True)
+    )
+    options = {"features": KEPT, "missing": "median", "columns": COLUMNS}
+    for name, more in ((plain, {}), ((TRAIN, TEST), options)):
+        run = decentnode.run(
+            settings_of(name, **more), progress=False, run_dir=str(tmp_path / str(len(more)))
+        )
+    assert run.summary["model_hash"] == decentnode.Run(tmp_path / "0").summary["model_hash"]
+
+
+def test_each_node_normalizes_by_its_own_rows_if_asked():
+    """Its training and test samples; a node without rows, and the mean model, by those of all."""
+    parts = {"features": ["age", "city", "zip"], "partition": {"name": "iid", "ranks": [0, 2]}}
+    experiment = Experiment.from_settings(settings_of((TRAIN, TEST), standardize="node", **parts))
+    rows, test_rows = (frame[["age", "zip"]].to_numpy(float) for frame in (TRAIN, TEST))
+    for rank, part in [*enumerate(experiment.samples.parts), (None, [])]:
+        scaler = StandardScaler().fit(rows[part] if len(part) else rows)
+        tested = []
+        experiment.plan.measured(0, lambda samples, tested=tested: tested.append(samples) or {}, rank)
+        trained = [] if rank is None else [(experiment.samples.shard(rank).samples, rows)]
+        for samples, expected in [(tested[0], test_rows), *trained]:
+            inputs = samples.batch(torch.arange(len(samples))).fields[0]
+            np.testing.assert_allclose(inputs[:, [0, -1]], scaler.transform(expected), rtol=0, atol=1e-5)
+            assert set(inputs[:, 1:-1].unique().tolist()) == {0, 1}, "categories stay as they are"
+    plain = load_dataset((TRAIN, TEST), features=["age"], standardize="none")
+    assert (plain.fitted, plain.train.mean.tolist(), plain.train.std.tolist()) == ((), [0], [1])
+
+
+def test_what_is_found_out_about_columns_is_said():
+    loaded = load_dataset(
+        (TRAIN, TEST),
+        columns={**COLUMNS, "member": "skip", "dose": {"missing": "drop"}},
+        missing="indicator",
+    )
+    gaps = [int(frame.dose.isna().sum()) for frame in (TRAIN, TEST)]
+    kept = [frame[frame.dose.notna()] for frame in (TRAIN, TEST)]
+    without = sum(int(frame.job.isna().sum()) for frame in kept)
+    unknown = int((kept[1].city == "Kyiv").sum())
+    assert unknown and loaded.notices == (
+        f"dataset: {sum(gaps)} rows without a value left out (missing: drop)",
+        f"dataset: test rows have categories that no input stands for: city in {counted(unknown, 'row')}",
+    )
+    lines = [re.sub(" +", " ", line) for line in loaded.schema]
+    assert lines[0] == "column kind inputs values rows without one"
+    assert lines[2].startswith("dose number 1 ") and lines[7] == "member skip"
+    assert lines[4] == f"job category 3 cook, nurse, missing {without}: a category"
+    assert lines[5] == "grade ordered 1 low < mid < high"
+    assert lines[8].startswith(f"when time 1 {kept[0].when.min()} to")
+    assert lines[9] == "label label no, yes"
+    assert loaded.fitted[0] == "the values of city, job, zip (list them in dataset.columns)"
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "line"),
+    [
+        (["1", "x", "3", "4"], {}, "has 'x' in 1 of 4 rows, and numbers in others; if that is no value, set "
+         "dataset.missing_values: ['x'], else {category}"),
+        (["1,200", "30", "4", "5"], {}, "has '1,200', as with a sign between thousands; set "
+         "dataset.thousands: ',', or {category}"),
+        (["1,5", "3", "4", "5"], {},
+         "has '1,5', as with a decimal comma; set dataset.decimal: ',', or {category}"),
+        (["3/12/2019", "13/1/2020"] * 2, {},
+         "has '13/1/2020', as with a time; set {time} (day, month, year), or {category}"),
+        (["3/12/2019", "13/1/2020"] * 2, {"kind": "time"},
+         "has '13/1/2020', which is no time as ISO 8601; set {time}"),
+        (["13/1/2020", "nine", "x", "y"], {"kind": "time", "format": "%d/%m/%Y"},
+         "has 'nine', which is no time as '%d/%m/%Y'; set {time}"),
+        ([f"text {i}" for i in range(60)], {},
+         "has 60 different texts in 60 rows, such as 'text 0'; set {skip}, or {category}"),
+        ([f"text {i}" for i in range(10_000)], {"kind": "category"},
+         "has 8,000 categories; set dataset.columns: {{v: {{kind: category, max_categories: 100}}}}, "
+         "or skip"),
+        ([None] * 4, {}, "has no value in any row; set {skip}"),
+        ([1, None, 3, 4], {}, "has no value in 1 of 4 rows, first in row 2; set dataset.missing, or "
+         "dataset.columns: {{v: {{missing: median}}}}"),
+        ([float("inf"), 2, 3, 4], {}, "has no finite number in row 1; fill it, or leave it out"),
+        (["low", "high"] * 2, {"kind": "ordered"}, "has texts, whose order is not known; set "
+         "dataset.columns: {{v: {{kind: ordered, values: [high, low]}}}}, the least first"),
+        (["low", "huge"] * 2, {"kind": "ordered", "values": GRADES},
+         "has 'huge', which is none of its values (low, mid, high)"),
+        (pd.to_datetime(["2020-01-01"] * 4), {"kind": "number"},
+         "has times, such as 2020-01-01T00:00:00.000000; set its kind: time"),
+        ([{"a": 1}] * 4, {},
+         "has values of type struct<a: int64>, no numbers, texts or times; set its kind: skip"),
+    ],
+)  # fmt: skip
+def test_a_column_that_needs_a_word_is_one_line(values, options, line):
+    frame = pd.DataFrame({"a": np.arange(len(values)) / 2, "v": values, "label": np.arange(len(values)) % 2})
+    with pytest.raises(DatasetError) as raised:
+        load_dataset(frame, columns={"v": options} if options else {})
+    words = {"skip": "skip", "category": "category", "time": "{kind: time, format: '%d/%m/%Y'}"}
+    expected = line.format(**{word: f"dataset.columns: {{v: {text}}}" for word, text in words.items()})
+    assert str(raised.value) == f"dataset: the table: column 'v' {expected}"
+    assert load_dataset(frame, columns={"v": "skip"}).shape == (1,), "a column that is skipped is not read"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"columns": {"agee": "skip"}},
+         "dataset.columns.agee: the table has no column 'agee'; did you mean 'age'? (columns: age, dose"),
+        ({"columns": {"age": "numbr"}}, "arguments: dataset.columns.age: must be 'number' or 'category' or"),
+        ({"columns": {"age": {"values": [1]}}},
+         "arguments: dataset.columns.age: values is for kind: ordered or category; name that, too"),
+        ({"columns": {"age": {"kind": "category", "missing": "mean"}}},
+         "arguments: dataset.columns.age: a category has no mean or number; set missing: category or"),
+        ({"columns": {"label": "category"}},
+         "arguments: dataset.columns.label: is no feature, so it may have nothing but"),
+        ({"standardize": "node", "mean": 0.0, "std": 1.0}, "arguments: dataset.standardize: leave it out"),
+        ({"thousands": "."}, "arguments: dataset.decimal: and thousands must be two different signs"),
+        ({"classes": ["no", "no"]}, "arguments: dataset.classes: names a class twice"),
+        ({"classes": ["no", "maybe"]}, "dataset: the table: column 'label' has yes in row "),
+        ({"label": ["age", "member"]}, "dataset: the table: column 'age' has "),
+        ({"label": "age", "predict": "number", "missing": "category"},
+         "dataset: the table: column 'dose' has no value in "),
+    ],
+)  # fmt: skip
+def test_options_of_tables_that_do_not_fit_are_one_line(options, line):
+    with pytest.raises(BadInput) as raised:
+        load_dataset(TRAIN, **{"missing": "median", **options})
+    assert str(raised.value).startswith(line) and "\n" not in str(raised.value)
+
+
+def test_a_column_of_several_types_is_one_line():
+    frame = pd.DataFrame({"v": [1, "x"], "label": [0, 1]})
+    with pytest.raises(DatasetError, match=r"^dataset: the training table cannot be read: Could"):
+        load_dataset((frame, TEST))
+
+
+def test_many_categories_are_few_inputs_if_asked():
+    frame = pd.DataFrame({"v": np.arange(10_000) % 5000, "label": np.arange(10_000) % 2})
+    loaded = load_dataset((frame, frame), columns={"v": {"kind": "category", "max_categories": 10}})
+    assert loaded.shape == (10,) and loaded.names[-1] == "v=others"
+    assert loaded.train.inputs.sum(0).tolist() == [2] * 9 + [9982]
