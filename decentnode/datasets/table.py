@@ -59,7 +59,7 @@ class TableDataset(Dataset):
     """The columns of the features; null: all others. One array of an NPZ file keeps its shape."""
     columns: Mapping[str, Kind | ColumnSettings] = field(default_factory=dict)
     """What columns are, where their values do not tell it: number, category, ordered, time or skip, or a
-    mapping with `kind`, `values`, `max_categories`, `missing`, `format` and `cycles`."""
+    mapping with `kind`, `values`, `max_categories`, `missing`, `format`, `cycles`, `mean` and `std`."""
     missing: Missing | None = None
     """What rows without a value get: mean, median, most_frequent, a number; `category`: a category of their
     own; `indicator`: the mean, and an input that is 1; `drop` leaves them out. null: an error."""
@@ -177,7 +177,11 @@ class TableDataset(Dataset):
                 f"{column.place}: column {column.name!r} numbers the rows, as the index that pandas writes; "
                 f"set {column.setting('skip')}, or number if it is a feature",
             )
-        settings = replace(settings, kind=settings.kind or kind_of(column, self._format))
+        kind = settings.kind or kind_of(column, self._format)
+        try:
+            settings = replace(settings, kind=kind)
+        except ValueError as error:
+            raise column.error(f"is a {kind}, but {error}") from error
         if settings.missing is not None or self.missing in (None, "drop", "most_frequent"):
             return replace(settings, missing=self.missing if settings.missing is None else settings.missing)
         # A category has no mean, median or number, but it may have one more value.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from decentnode.core.text import first_line, quoted, shortened
 from decentnode.datasets.base import merges
 from decentnode.errors import DatasetError
-from decentnode.options import Positive
+from decentnode.options import Positive, PositiveFloat
 
 Array = NDArray[Any]
 Kind = Literal["number", "category", "ordered", "time", "skip"]
@@ -62,6 +62,10 @@ class ColumnSettings:
     """How texts are written that are times, as in strptime; null: as ISO 8601 has it."""
     cycles: tuple[Cycle, ...] = ()
     """A time also becomes sine and cosine of its place in the day, the week or the year."""
+    mean: float | None = None
+    """What is subtracted, if it is known without the rows; null: as `standardize` of the table says."""
+    std: PositiveFloat | None = None
+    """What numbers are divided by after that."""
 
     def __post_init__(self) -> None:
         for option, kinds in {
@@ -70,6 +74,8 @@ class ColumnSettings:
         }.items():  # fmt: skip
             if getattr(self, option) not in ((), None) and self.kind not in kinds:
                 raise ValueError(f"{option} is for kind: {' or '.join(kinds)}; name that, too")
+        if (self.mean is None) != (self.std is None) or (self.mean is not None and self.kind == "category"):
+            raise ValueError("mean and std go together, and a category has none")
         if self.missing == "category" and self.kind not in (None, "category"):
             raise ValueError(f"missing: category is for kind: category, not {self.kind}")
         if self.kind == "category" and (self.missing in ("mean", "median") or is_number(self.missing)):
@@ -345,12 +351,18 @@ def inputs_of(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
     if missing:
         values, fill = _filled(values, columns, settings.missing)
         fitted += ("fill",) if isinstance(settings.missing, str) else ()
+    times = values
+    if settings.mean is not None and settings.std is not None:
+        values = [narrowed((part.astype(np.float64) - settings.mean) / settings.std) for part in values]
+    standardized = 0 if settings.mean is not None else 1
     if train.values.ndim > 1:
-        return Inputs(train, kind, values, (train.name,) * values[0][0].size, values[0][0].size)
+        return Inputs(
+            train, kind, values, (train.name,) * values[0][0].size, standardized * values[0][0].size
+        )
     names, parts = [train.name], [[part[:, None]] for part in values]
     for cycle in settings.cycles:
         names += [f"{train.name}: {function} of the {cycle}" for function in ("sine", "cosine")]
-        for part, seconds in zip(parts, values, strict=True):
+        for part, seconds in zip(parts, times, strict=True):
             angle = 2 * np.pi * _phase(seconds, cycle)
             part.append(np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32))
     # Where all training rows have a value, nothing can be learned from such an input.
@@ -359,7 +371,7 @@ def inputs_of(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
         for part, column in zip(parts, columns, strict=True):
             part.append(column.missing[:, None].astype(np.float32))
     joined = [np.concatenate(part, axis=1) for part in parts]
-    return Inputs(train, kind, joined, tuple(names), 1, fitted, missing, fill, levels=levels)
+    return Inputs(train, kind, joined, tuple(names), standardized, fitted, missing, fill, levels=levels)
 
 
 def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:

@@ -275,6 +275,9 @@ def test_each_node_normalizes_by_its_own_rows_if_asked():
             inputs = samples.batch(torch.arange(len(samples))).fields[0]
             np.testing.assert_allclose(inputs[:, [0, -1]], scaler.transform(expected), rtol=0, atol=1e-5)
             assert set(inputs[:, 1:-1].unique().tolist()) == {0, 1}, "categories stay as they are"
+    known = load_dataset((TRAIN, TEST), features=["age"], columns={"age": {"mean": 40, "std": 10}})
+    np.testing.assert_allclose(inputs_in(known)[1], (TEST[["age"]] - 40) / 10, rtol=1e-6)
+    assert known.fitted == ()
     plain = load_dataset((TRAIN, TEST), features=["age"], standardize="none")
     assert (plain.fitted, plain.train.mean.tolist(), plain.train.std.tolist()) == ((), [0], [1])
 
@@ -357,6 +360,9 @@ def test_a_column_that_needs_a_word_is_one_line(values, options, line):
          "arguments: dataset.columns.age: values is for kind: ordered or category; name that, too"),
         ({"columns": {"age": {"kind": "category", "missing": "mean"}}},
          "arguments: dataset.columns.age: a category has no mean or number; set missing: category or"),
+        ({"columns": {"age": {"missing": "category"}}},
+         "dataset: the table: column 'age' is a number, but missing: category is for kind: category, not number"),
+        ({"columns": {"city": {"mean": 1, "std": 2}}}, "dataset: the table: column 'city' is a category, but mean"),
         ({"columns": {"label": "category"}},
          "arguments: dataset.columns.label: is no feature, so it may have nothing but"),
         ({"standardize": "node", "mean": 0.0, "std": 1.0}, "arguments: dataset.standardize: leave it out"),
