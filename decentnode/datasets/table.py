@@ -148,6 +148,9 @@ class TableDataset(Dataset):
         if self.features is not None:
             for label in self.labels:
                 check_features(self.features, label)
+            for name in self.features:
+                if self.settings(name).kind == "skip":
+                    raise DatasetError.at(f"dataset.columns.{name}", "is skip, but a feature; leave one out")
             return self.features
         others = (*self.labels, self.group)
         names = [name for name in table.columns if name not in others and self.settings(name).kind != "skip"]
@@ -361,7 +364,9 @@ def tables_in(value: object) -> tuple[Any, ...]:
     Tables are those of pandas, polars, pyarrow and all that have the Arrow interface for streams.
     """
     parts = value if isinstance(value, tuple) else (value,)
-    return parts if 0 < len(parts) < 3 and all(hasattr(part, "__arrow_c_stream__") for part in parts) else ()
+    # A single column of pandas has that interface, too.
+    are_tables = all(hasattr(part, "__arrow_c_stream__") and hasattr(part, "columns") for part in parts)
+    return parts if are_tables and 0 < len(parts) < 3 else ()
 
 
 def class_of_tables(tables: tuple[Any, ...]) -> type[TableFromPython]:

@@ -19,6 +19,7 @@ from decentnode.config.loader import load
 from decentnode.config.python_source import document_of
 from decentnode.core.text import counted
 from decentnode.datasets import Samples
+from decentnode.datasets.table import tables_in
 from decentnode.errors import BadInput, DatasetError
 from decentnode.node.experiment import Experiment
 
@@ -157,6 +158,7 @@ def test_tables_of_all_formats_are_the_same_samples(tmp_path):
     categorical = WHOLE.astype({"city": "category", "zip": "category"}).assign(
         grade=pd.Categorical(WHOLE.grade, GRADES, ordered=True)
     )
+    assert not tables_in((WHOLE, WHOLE.label)), "inputs and labels"
     indexed = WHOLE.set_index(np.arange(300)[::-1] + 7)
     for frame, columns in ((indexed, COLUMNS), (table, COLUMNS), (categorical, {})):
         assert_same(whole, load_dataset(frame, columns=columns))
@@ -360,9 +362,10 @@ def test_a_column_that_needs_a_word_is_one_line(values, options, line):
          "arguments: dataset.columns.age: values is for kind: ordered or category; name that, too"),
         ({"columns": {"age": {"kind": "category", "missing": "mean"}}},
          "arguments: dataset.columns.age: a category has no mean or number; set missing: category or"),
+        ({"columns": {"age": "skip"}, "features": ["age"]}, "dataset.columns.age: is skip, but a feature"),
         ({"columns": {"age": {"missing": "category"}}},
-         "dataset: the table: column 'age' is a number, but missing: category is for kind: category, not number"),
-        ({"columns": {"city": {"mean": 1, "std": 2}}}, "dataset: the table: column 'city' is a category, but mean"),
+         "dataset: the table: column 'age' is a number, but missing: category is for kind: category,"),
+        ({"columns": {"city": {"mean": 1, "std": 2}}}, "dataset: the table: column 'city' is a category, but"),
         ({"columns": {"label": "category"}},
          "arguments: dataset.columns.label: is no feature, so it may have nothing but"),
         ({"standardize": "node", "mean": 0.0, "std": 1.0}, "arguments: dataset.standardize: leave it out"),
