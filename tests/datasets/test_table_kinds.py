@@ -365,7 +365,7 @@ def test_a_column_that_needs_a_word_is_one_line(values, options, line):
         ({"columns": {"age": "skip"}, "features": ["age"]}, "dataset.columns.age: is skip, but a feature"),
         ({"columns": {"age": {"missing": "category"}}},
          "dataset: the table: column 'age' is a number, but missing: category is for kind: category,"),
-        ({"columns": {"city": {"mean": 1, "std": 2}}}, "dataset: the table: column 'city' is a category, but"),
+        ({"columns": {"city": {"mean": 1, "std": 2}}}, "dataset: the table: column 'city' is a category"),
         ({"columns": {"label": "category"}},
          "arguments: dataset.columns.label: is no feature, so it may have nothing but"),
         ({"standardize": "node", "mean": 0.0, "std": 1.0}, "arguments: dataset.standardize: leave it out"),
