@@ -363,6 +363,8 @@ def tables_in(value: object) -> tuple[Any, ...]:
 
     Tables are those of pandas, polars, pyarrow and all that have the Arrow interface for streams.
     """
+    if isinstance(value, Mapping) and {"train"} <= value.keys() <= {"train", "test"}:
+        value = tuple(value[name] for name in ("train", "test") if name in value)
     parts = value if isinstance(value, tuple) else (value,)
     # A single column of pandas has that interface, too.
     are_tables = all(hasattr(part, "__arrow_c_stream__") and hasattr(part, "columns") for part in parts)
