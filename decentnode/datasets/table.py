@@ -75,7 +75,7 @@ class TableDataset(Dataset):
     group: str | None = None
     """The column of the groups, for the partition `natural`; null: there are none."""
     predict: Literal["class", "number"] = "class"
-    """number: the label is a number; use a task such as `rating`."""
+    """number: the label is a number; use a task such as `regression`."""
     classes: tuple[Value, ...] | None = None
     """The names of all classes, in the order of their numbers; null: those of the rows, sorted."""
     test_fraction: float = 0.2
