@@ -173,8 +173,10 @@ def validate(
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
-            for notice in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
+            dataset = experiment.samples.dataset
+            for notice in [*dataset.notices, *dry_round.check(experiment).notices]:
                 print(notice, file=sys.stderr)
+        print_lines(dataset.schema)
         text += f" with {experiment.layout.size}, {experiment.samples.sizes}"
     print(text)
 

@@ -32,7 +32,7 @@ from decentnode.datasets.from_python import from_object
 from decentnode.datasets.partition import Iid
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.row_workers import RowWorkers
-from decentnode.datasets.table import numbers
+from decentnode.datasets.table_columns import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError, RunFailed
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.node.experiment import Experiment
