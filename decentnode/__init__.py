@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from decentnode.api.commands import calibrate, validate, verify
     from decentnode.parallel.join import join
     from decentnode.parallel.module import DecentralizedDataParallel
-    from decentnode.results.api import resume, run
+    from decentnode.results.api import repeat, resume, run
+    from decentnode.results.background import start
     from decentnode.results.run import Run
     from decentnode.results.study import Study
     from decentnode.studies.api import sweep
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Muon", "Run", "Study", "__version__",
-    "calibrate", "join", "resume", "run", "sweep", "validate", "verify",
+    "calibrate", "join", "repeat", "resume", "run", "start", "sweep", "validate", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -30,8 +31,10 @@ _HOMES = {
     "Study": "decentnode.results.study",
     "calibrate": "decentnode.api.commands",
     "join": "decentnode.parallel.join",
+    "repeat": "decentnode.results.api",
     "resume": "decentnode.results.api",
     "run": "decentnode.results.api",
+    "start": "decentnode.results.background",
     "sweep": "decentnode.studies.api",
     "validate": "decentnode.api.commands",
     "verify": "decentnode.api.commands",

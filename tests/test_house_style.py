@@ -441,6 +441,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
             "recovery", "report", "state",
         },
         "start": {"cluster", "early_end", "launcher", "preflight", "recovery", "report", "state"},
+        "repeat": {"recovery", "report", "start"},
         "own_loop": {
             "cluster", "early_end", "launcher", "preflight", "processes", "recovery", "report", "state",
         },

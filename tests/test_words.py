@@ -30,7 +30,6 @@ NAMED_BY_ROLE = {
     "Factory": "what it makes",
     "Plugin": "the key of the file that names it",
     "Options": "the key of the file that has them",
-    "Ragged": "the content of the column",
     "Cell": "rows and lines of cells",
     "Form": "accepts and emits: on which side of a transform",
     "IniEntry": "sections of entries",

@@ -10,6 +10,7 @@ from typing import Any
 
 from decentnode.core.streams import flush_output
 from decentnode.core.text import clock_time, simulated_time
+from decentnode.launcher.processes.launcher_process import LauncherProcess, RunProgress
 
 
 class Lines:
@@ -17,6 +18,9 @@ class Lines:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def begin(self, process: LauncherProcess, progress: RunProgress) -> None:
+        """Takes the process that does the work, and what it says of itself."""
 
     def write(self, piece: bytes) -> None:
         """Writes some output, unless the program has closed its own: the run goes on."""
@@ -54,10 +58,7 @@ class NotebookBar(Lines):
         if isnan(began) or (done == self._done and self._rounds):
             return
         self._began, self._done, self._rounds = began, done, rounds
-        elapsed = time.monotonic() - began
-        left = f", about {clock_time(elapsed * (rounds - done) / done)} left" if done else ""
-        so_far = clock_time(elapsed) if isnan(virtual) else simulated_time(virtual, wall)
-        self._update(f"round {done:.0f} of {rounds}, {so_far}{left}")
+        self._update(standing(began, done, rounds, virtual, wall))
 
     def close(self) -> None:
         is_known = not isnan(self._began)
@@ -71,6 +72,14 @@ class NotebookBar(Lines):
         style = "width: 24em; vertical-align: middle"
         bar = f'<progress value="{self._done:g}" max="{self._rounds or 1}" style="{style}"></progress>'
         return f"<div>{bar} <span>{escape(text)}</span></div>"
+
+
+def standing(began: float, done: float, rounds: int, virtual: float = nan, wall: float = nan) -> str:
+    """Returns how far a run is, as text; the arguments are those of `Lines.show`."""
+    elapsed = time.monotonic() - began
+    left = f", about {clock_time(elapsed * (rounds - done) / done)} left" if done else ""
+    so_far = clock_time(elapsed) if isnan(virtual) else simulated_time(virtual, wall)
+    return f"round {done:.0f} of {rounds}, {so_far}{left}"
 
 
 def display_for(shows: bool) -> Lines:

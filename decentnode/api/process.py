@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from decentnode import errors
-from decentnode.api.display import display_for, in_notebook
+from decentnode.api.display import Lines, display_for, in_notebook
 from decentnode.api.work import CommandAnswer, CommandRequest, work_on
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
@@ -33,12 +33,12 @@ SHOWN_EVERY = 0.25
 PIECE = 1 << 16
 
 
-def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
+def answer_of(request: CommandRequest, shows: bool, lines: Lines | None = None) -> CommandAnswer:
     """Returns what the process answers, after its end; raises the error that ended it, if one did.
 
-    `shows`: whether output and progress are shown. A KeyboardInterrupt of the caller stops the run
-    gracefully, and a second one kills its nodes. A signal that would end the caller, as at a batch system's
-    limit of time, stops the run first.
+    `shows`: whether output and progress are shown; `lines`: what takes them if not. A
+    KeyboardInterrupt of the caller stops the run gracefully, and a second one kills its nodes. A signal that
+    would end the caller, as at a batch system's limit of time, stops the run first.
     """
     has_used_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if has_used_cuda and (objects := request.objects()):
@@ -51,7 +51,7 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     output = sys.stdout
     is_own = output is not None and output is sys.__stdout__
     is_terminal = shows and is_own and is_capable(cast(TextIO, output))
-    display = display_for(shows and output is not None and not is_terminal)
+    lines = lines or display_for(shows and output is not None and not is_terminal)
     with standard_descriptors(), contextlib.closing(RunProgress()) as progress:
         content, begin = bytearray(), _start_afresh if has_used_cuda else work_on
 
@@ -59,8 +59,9 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
             return begin(request, answer_fd, progress, None if is_terminal else output_fd)
 
         with _forked(work) as process, _stopped_before_the_caller(process):
+            lines.begin(process, progress)
             takers: dict[int, Callable[[bytes], object]]
-            takers = dict(zip(process.ends, (content.extend, display.write), strict=True))
+            takers = dict(zip(process.ends, (content.extend, lines.write), strict=True))
             try:
                 has_ended = False
                 while not has_ended:
@@ -71,7 +72,7 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
                             # Not at its end, which the nodes' processes may delay.
                             takers[fd](piece) if piece else takers.pop(fd)
                         has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
-                        display.show(*progress.get())
+                        lines.show(*progress.get())
                     except KeyboardInterrupt:
                         process.stop(signal.SIGINT)
             except BaseException:
@@ -79,7 +80,7 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
                 raise
             finally:
                 code, _ = process.reap()
-                display.close()
+                lines.close()
                 process.close_ends()
     try:
         answer = msgspec.json.decode(content, type=CommandAnswer)

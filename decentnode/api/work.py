@@ -30,6 +30,7 @@ from decentnode.errors import ConfigError, DecentnodeError, ExitCode, RunFailed,
 from decentnode.launcher.cluster.scheduler import part_of
 from decentnode.launcher.processes.launcher_process import RunProgress
 from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.repeat import repeat_here
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.launcher.report.progress_console import ProgressConsole
@@ -71,7 +72,7 @@ class CommandRequest(msgspec.Struct):
     """Whether to load the dataset and make a dry round, to validate."""
     accepts_other_code: bool = False
     with_its_code: bool = False
-    """Whether a resume takes plug-ins from the copies in the run."""
+    """Whether a resume or repetition takes plug-ins from the copies in the run."""
     or_resume: bool = False
     """Whether `run` resumes the run if it was begun before."""
     is_notebook: bool = False
@@ -195,12 +196,21 @@ def _resume(request: CommandRequest, screen: Screen) -> CommandAnswer:
     return CommandAnswer(code, str(directory))
 
 
+def _repeat(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    job, overrides = job_of_one_task(), [KEEP_MODELS, request.overrides]
+    directory = part_of(Path(request.config), job, overrides)
+    code, directory = repeat_here(directory, overrides, request.with_its_code, screen)
+    return CommandAnswer(code, str(directory))
+
+
 def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     del screen
     settings, overrides = _settings(request)
     if request.loads:
         with with_locations(request.source, overrides):
-            dry_round.check(Experiment.from_settings(settings))
+            experiment = Experiment.from_settings(settings)
+            for line in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
+                print(line, file=sys.stderr)
     return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
 
 
@@ -218,6 +228,7 @@ def _calibrate(request: CommandRequest, screen: Screen) -> CommandAnswer:
 
 COMMANDS: dict[str, Callable[[CommandRequest, Screen], CommandAnswer]] = {
     "calibrate": _calibrate,
+    "repeat": _repeat,
     "run": _run,
     "resume": _resume,
     "validate": _validate,

@@ -33,7 +33,7 @@ from decentnode.core.process_setup import (
 )
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.core.text import counted
-from decentnode.errors import BadInput, ExitCode
+from decentnode.errors import BadInput, ExitCode, RunFailed
 from decentnode.mapping.job import job_of_one_task
 
 if TYPE_CHECKING:
@@ -109,6 +109,19 @@ def resume(
     launch(resume_plan.settings, resume_plan.config, overrides or (), resume_plan)
 
 
+@app.command(epilog=examples("decentnode repeat runs/mine", "decentnode repeat runs/mine --with-its-code"))
+def repeat(run: RunPath, overrides: Overrides = None, with_its_code: WithItsCode = False) -> None:
+    """Do a run once more in a new directory; says what differs now, and whether the models are the same."""
+    job = job_of_one_task()
+    import_torch()
+    check_kernel()
+    from decentnode.launcher.cluster.scheduler import part_of
+    from decentnode.launcher.repeat import repeat_here
+
+    code, _ = repeat_here(part_of(run, job, overrides or ()), overrides or (), with_its_code)
+    raise typer.Exit(code)
+
+
 def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None,
     or_resume: bool = False,
@@ -160,7 +173,7 @@ def validate(
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
-            for notice in dry_round.check(experiment).notices:
+            for notice in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
                 print(notice, file=sys.stderr)
         text += f" with {experiment.layout.size}, {experiment.samples.sizes}"
     print(text)
@@ -477,6 +490,41 @@ def verify(run: RunPath) -> None:
     if problems:
         raise BadInput(*problems)
     print_line(f"{run}: all files belong together")
+
+
+@app.command(
+    epilog=examples("decentnode clean", "decentnode clean runs/old --dry-run", "decentnode clean --yes")
+)
+def clean(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of runs, or one run.")] = Path("runs"),
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list, and delete nothing.")] = False,
+    caches: Annotated[
+        bool, typer.Option("--caches", help="Also images that were decoded for all runs of this user.")
+    ] = False,
+) -> None:
+    """List what can be deleted of runs that have ended, with sizes, and ask; results always stay."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder; name the one that has the runs")
+    import_torch()
+    from decentnode.cli.clean import delete, leftovers, lines_about
+
+    found = [*leftovers(folder, caches)]
+    if not found:
+        print_line(f"{folder}: nothing to delete")
+        return
+    print_lines(lines_about(found))
+    if dry_run:
+        return
+    if not yes:
+        if not os.isatty(0):
+            raise BadInput("nothing was deleted: no terminal to ask; add --yes, or --dry-run to list")
+        if not typer.confirm("delete all of this?"):
+            print_line("nothing was deleted")
+            return
+    if problems := delete(found):
+        raise RunFailed("\n".join(problems))
+    print_line("deleted")
 
 
 app.command(

@@ -28,7 +28,7 @@ from decentnode.config.type_check import (
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
-from decentnode.core.registry import Registry, near_file, registry_of
+from decentnode.core.registry import Registry, import_class, near_file, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import GRAPH_FILE
@@ -330,7 +330,7 @@ def parameters_for(registry: Registry, cls: type) -> Parameters:
         own["seed"] = (own["seed"][0] | None, None)
     if isinstance(cls, type) and issubclass(cls, base):
         return own
-    return parameters_of(base) | own
+    return parameters_of(import_class(registry.options)) | own
 
 
 def takes_any(cls: Callable[..., Any]) -> bool:

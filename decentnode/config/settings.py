@@ -392,13 +392,21 @@ class Settings:
         """Why a resumed run has other models than one that was not interrupted; None: it has the same."""
         if self.time_model.is_asynchronous:
             return "steps and messages in progress are not saved"
+        if self.communication.make().plan.has_virtual_time and self.faults:
+            return "nodes that faults put at different times continue together"
+        return self.why_repeat_differs
+
+    @property
+    def why_repeat_differs(self) -> str | None:
+        """Why a second run with these settings has other models; None: on the CPU it has the same."""
         private = self.training.privacy
         plugins = [self.sharing.make(), private.make() if private else None]
         if any(getattr(plugin, "generator", None) == "secure" for plugin in plugins):
             return "generator: secure draws other numbers"
         is_virtual = self.communication.make().plan.has_virtual_time
-        if is_virtual and self.faults:
-            return "nodes that faults put at different times continue together"
+        is_timed = self.time_model.is_asynchronous and self.time_model.schedule != "replay"
+        if is_timed and not is_virtual:
+            return "who averages with whom depends on the speed of machines"
         if self.training.seconds_per_round is not None and not is_virtual:
             return "the steps of a round depend on the speed of machines"
         return None

@@ -105,9 +105,14 @@ class Registry:
 
     def __init__(
         self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = (),
-        key: str = "name", given: int = 0,
+        key: str = "name", given: int = 0, options: str = "",
     ) -> None:  # fmt: skip
-        """`given`: how many arguments of a function are no options, because who calls it gives them."""
+        """`given`: how many arguments of a function are no options, because who calls it gives them.
+
+        `options`: the class whose fields are options of what is no class of ours, too (`module:Class`), by
+        default that of the first base.
+        """
+        self.options = options or next(iter(bases), "")
         self.kind = kind
         self.given = given
         self.key = key
@@ -258,7 +263,7 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
     if module_name == PASSED:
         raise UnknownPlugin(
             f"{quoted(path)} was passed as an object from Python, and no file has it; pass it again "
-            "(decentnode.resume), or move it to a module and name it as module:Class"
+            "(decentnode.resume, decentnode.repeat), or move it to a module and name it as module:Class"
         )
     if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
@@ -280,7 +285,7 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
         if copies:
             newest = max(copies, key=lambda copy: copy.stat().st_mtime)
             where = (
-                f" beside this run, but {newest} has a copy; resume and attack run that code with "
+                f" beside this run, but {newest} has a copy; resume, repeat and attack run that code with "
                 f"--with-its-code, other commands with PYTHONPATH={newest}"
             )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
@@ -363,7 +368,14 @@ MODELS = Registry(
     "torch.nn.modules.module:Module",
     functions=True,
 )
-DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
+DATASETS = Registry(
+    "dataset",
+    "decentnode.datasets",
+    "decentnode.datasets.base:Dataset",
+    "torch.utils.data.dataset:Dataset",
+    functions=True,
+    options="decentnode.datasets.from_python:FromPython",
+)
 PARTITIONS = Registry(
     "partition", "decentnode.datasets", "decentnode.datasets.partition:Partition", endings=("partitioner",)
 )

@@ -107,6 +107,8 @@ class CodeVersion(msgspec.Struct, frozen=True):
     """SHA-256 over this package's own sources."""
     packages: dict[str, str] = {}
     """The version of each installed package that registers plug-ins of the run, by its name."""
+    environment: dict[str, str] = {}
+    """Versions of decentnode, Python and torch, the processor and the GPU, by name."""
 
     @property
     def parts(self) -> dict[str, str]:
@@ -118,8 +120,11 @@ class CodeVersion(msgspec.Struct, frozen=True):
         return run_dir / COPIES / self.digest[:HASH_LETTERS]
 
     def is_same(self, other_version: "CodeVersion") -> bool:
-        """Whether it is the same code, whatever git says of it."""
-        return (self.digest, self.package) == (other_version.digest, other_version.package)
+        """Whether it is the same code on the same kind of machine, whatever git says of it."""
+        mine, other = (
+            (version.digest, version.package, version.environment) for version in (self, other_version)
+        )
+        return mine == other
 
 
 def read_lines(path: StrPath, kind: type[T]) -> list[T]:

@@ -5,17 +5,19 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from decentnode.core.atomic_files import sync_folder, write_durably
-from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.formats.metrics import Values
 from decentnode.formats.reader import StrPath, read_lines
+
+if TYPE_CHECKING:
+    from decentnode.core.byte_counters import ByteCounters  # loads torch
 
 
 class AuxiliaryRecords:

@@ -718,6 +718,7 @@ class Launcher:
             resumable=saved,
             kept_bytes=self._run_state.kept_bytes,
             refused=self._cluster.refused,
+            code_changes=self._run_state.code_changes,
             threads=self.threads,
             evaluators_mb=self._evaluators.memory_mb,
             network_text=self.experiment.settings.communication.make().network_text,

@@ -35,14 +35,15 @@ def run_here(
     settings: Settings, config: ConfigSource, overrides: Sequence[Override],
     resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
     screen: Callable[[TextIO], LiveConsole] = screen_for, or_resume: bool = False,
-    lock: RunLock | None = None, repeats_losses: bool = False,
+    lock: RunLock | None = None, repeats_losses: bool = False, threads: int | None = None,
 ) -> tuple[ExitCode, Path]:  # fmt: skip
     """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors. `or_resume`: resume the run if an earlier start has
     begun it; a run that has ended by itself is left as it is, but for one that lost nodes if it
-    `repeats_losses`. `lock`: the run's, if it is held already.
+    `repeats_losses`. `lock`: the run's, if it is held already. `threads`: of torch in each process, where the
+    settings leave it open and another run had that number.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
@@ -64,6 +65,8 @@ def run_here(
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, dataset)
+        for line in experiment.samples.dataset.notices:
+            print(line, file=sys.stderr)
         import_for_nodes(settings)
         if dry_round.is_needed(settings):
             findings = dry_round.check(experiment, saves=resume_plan is not None)
@@ -75,11 +78,13 @@ def run_here(
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
         experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
-        threads = plugin_threads() or imported
+        threads = threads or plugin_threads() or imported
+        console = screen(sys.stdout)
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), resume_plan, job=job,
+            experiment, machine, console, resume_plan, job=job,
             threads=threads, or_resume=or_resume, lock=lock,
         )  # fmt: skip
+        console.opened(launcher.run_dir)
     return launcher.run(), launcher.run_dir
 
 

@@ -2,8 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import (
@@ -32,35 +34,47 @@ class Adapters:
     """The change is scaled by alpha / rank; null: by 1."""
     freeze_a: bool = False
     """Whether A stays as drawn, so that the mean of B gives that of B A (FFA-LoRA: Sun et al., ICLR 2024)."""
+    modules_to_save: tuple[str, ...] = ()
+    """Names of modules that are trained as a whole, such as a new head; * stands for any letters."""
 
     def attach(self, network: nn.Module) -> None:
         """Freezes the network's parameters, and gives linear layers adapters that begin without effect.
 
-        A weight that several modules share gets none. Draws from torch's generator; raises BadInput.
+        Modules to save train all their parameters instead. A weight that several modules share gets no
+        adapter. Draws from torch's generator; raises BadInput.
         """
         uses = Counter(id(tensor) for _, tensor in network.named_parameters(remove_duplicate=False))
+        modules = {name: part for name, part in network.named_modules() if name and [*part.parameters()]}
+        names = _matching("modules_to_save", self.modules_to_save, modules, "module")
+        trained = {id(parameter) for name in names for parameter in modules[name].parameters()}
         layers = {
             name: part
             for name, part in network.named_modules()
-            if isinstance(part, nn.Linear) and not is_parametrized(part) and uses[id(part.weight)] == 1
+            if isinstance(part, nn.Linear)
+            and not is_parametrized(part)
+            and uses[id(part.weight)] == 1
+            and id(part.weight) not in trained
         }
-        for index, pattern in enumerate(self.targets):
-            if not any(fnmatchcase(name, pattern) for name in layers):
-                known = ", ".join([*layers][:MOST_NAMES])
-                hint = guess(pattern, layers) or (f" (known: {known})" if known else ": the model has none")
-                raise BadInput.at(
-                    f"model.adapters.targets[{index}]", f"no linear layer matches '{pattern}'{hint}"
-                )
+        targets = _matching("targets", self.targets, layers, f"{'frozen ' * bool(trained)}linear layer")
         for parameter in network.parameters():
-            parameter.requires_grad_(False)
-        for name, layer in layers.items():
-            if not any(fnmatchcase(name, pattern) for pattern in self.targets):
-                continue
+            parameter.requires_grad_(id(parameter) in trained)
+        for name in targets:
+            layer = layers[name]
             if self.rank > min(layer.weight.shape):
                 shape = " x ".join(map(str, layer.weight.shape))
                 what = f"must be at most {min(layer.weight.shape)} for '{name}', whose weight is {shape}"
                 raise BadInput.at("model.adapters.rank", f"{what}; or name other targets")
             register_parametrization(layer, "weight", LowRankAdapter(layer.weight, self))
+
+
+def _matching(option: str, patterns: Sequence[str], names: Collection[str], kind: str) -> list[str]:
+    """Returns the names that match one of the patterns; raises BadInput for a pattern that none matches."""
+    for index, pattern in enumerate(patterns):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            known = ", ".join([*names][:MOST_NAMES])
+            hint = guess(pattern, names) or (f" (known: {known})" if known else ": the model has none")
+            raise BadInput.at(f"model.adapters.{option}[{index}]", f"no {kind} matches '{pattern}'{hint}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 class LowRankAdapter(nn.Module):
@@ -80,14 +94,20 @@ class LowRankAdapter(nn.Module):
         return weight + self.scale * (self.B @ self.A)
 
 
-def merge(network: nn.Module) -> None:
-    """Adds adapters, where there are some, to their weights and removes them."""
+def merge(network: nn.Module) -> nn.Module:
+    """Adds adapters, where there are some, to their weights and removes them; returns the network without.
+
+    A model of peft does it itself, and returns the one that it was made from.
+    """
+    if merge_and_unload := getattr(network, "merge_and_unload", None):
+        return cast(nn.Module, merge_and_unload())
     for part in filter(_has_adapter, list(network.modules())):
         weight: Tensor = part.weight.detach().clone()  # type: ignore[operator]
         # `remove_parametrizations` would take the property from the class, which copies of a network share.
         part.__class__ = type_before_parametrizations(part)
         del part.parametrizations
         part.weight = nn.Parameter(weight)
+    return network
 
 
 def _has_adapter(part: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from decentnode.errors import BadInput, is_out_of_memory
 from decentnode.models.adapters import Adapters
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import all_buffers, check_extra_state, set_buffer
+from decentnode.models.named_arguments import pass_by_name
 from decentnode.models.outputs import main_output
 from decentnode.models.pretrained import load_weights
 
@@ -83,19 +84,20 @@ def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
 
 def initial_model(
     model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32,
-    zeros: tuple[Tensor, ...] | None = None,
+    zeros: tuple[Tensor, ...] | None = None, arguments: Sequence[str] = (),
 ) -> nn.Module:  # fmt: skip
     """The network that every node starts from: the same for the same seed in any state of the generators.
 
     It is made in float32 and then converted, so that it is the same network in each dtype. `zeros`: samples,
-    for the shapes of lazy modules. Raises BadInput where the network cannot be trained here, or the file of
-    `pretrained` does not fit.
+    for the shapes of lazy modules; `arguments`: the names of their inputs, if they have some. Raises
+    BadInput where the network cannot be trained here, or the file of `pretrained` does not fit.
     """
     with seeded(seed, "model"):
         network = model.build(shape, num_classes)
         if "torch._inductor.config" in sys.modules:
             # Where it is compiled, each process would start others that compile.
             torch._inductor.config.compile_threads = 1
+        pass_by_name(network, arguments)
         give_shapes(network, zeros)
     scripted = [path for path, part in network.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:

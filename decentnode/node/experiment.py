@@ -79,7 +79,7 @@ class Experiment:
         samples.shard(rank=0)
         network = initial_model(
             settings.model.make(), dataset.shape, samples.width, seed=settings.seed, dtype=dtype,
-            zeros=dataset.train.zeros(2),
+            zeros=dataset.train.zeros(2), arguments=dataset.arguments,
         )  # fmt: skip
         layout = ParameterLayout.of(
             network, settings.training.mix_buffers, settings.training.channels_last(network), dtype,

@@ -24,6 +24,7 @@ from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.formats.reader import CodeVersion
+from decentnode.node.environment import environment
 
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
@@ -40,6 +41,7 @@ class PluginSources:
     def __init__(self, settings: Settings) -> None:
         """Reads the files; their modules were imported when the settings were checked."""
         self._paths: dict[str, Path] = {}
+        self._environment = environment(settings.device)
         # Writers change no number of a run, so a resume may have others.
         settings = replace(settings, records=replace(settings.records, writers=()))
         for module in dict.fromkeys(named_modules(settings)):
@@ -68,8 +70,9 @@ class PluginSources:
         commit, dirty = git_state(list(self._paths.values()))
         digest = hashlib.sha256(listed.encode()).hexdigest()
         return CodeVersion(
-            0, digest, self.hashes, commit, dirty, package=package_digest(), packages=self.packages
-        )
+            0, digest, self.hashes, commit, dirty, package=package_digest(), packages=self.packages,
+            environment=self._environment,
+        )  # fmt: skip
 
     def save(self, run_dir: Path) -> None:
         """Copies each file into the run directory; raises OSError."""
@@ -112,6 +115,18 @@ def difference(local_hashes: Mapping[str, str], other_hashes: Mapping[str, str])
     )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(printable(name[:100]) for name in names[:MOST_NAMED]) + more
+
+
+def changes(version: CodeVersion, later_version: CodeVersion) -> str:
+    """What a later version of a run's code has otherwise, as text; empty where nothing differs."""
+    later = later_version.environment
+    others = {name: was for name, was in version.environment.items() if later.get(name, was) != was}
+    parts = [difference(version.parts, later_version.parts)]
+    # The hash covers torch, too.
+    if version.package != later_version.package and not {"decentnode", "torch"} & others.keys():
+        parts.append("decentnode itself")
+    parts += [f"{name} {later[name]} (was {was})" for name, was in others.items()]
+    return ", ".join(filter(None, parts))
 
 
 def named_modules(settings: Settings) -> Iterator[str]:

@@ -16,7 +16,7 @@ from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.datasets.partition import Partition, label_histogram
-from decentnode.datasets.ragged import Ragged
+from decentnode.datasets.ragged import LazyRows
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
 from decentnode.formats.partition_table import PartitionTable
@@ -79,6 +79,8 @@ class RunSamples:
         task: Task = settings.task.make()
         dataset = task.of(dataset)
         task.check(dataset, settings.training.loss.cls)
+        if dataset.train.is_stream:
+            check_stream(settings)
         partition: Partition = settings.dataset.partition.make()
         parts = split_rows(partition, dataset.train, rows, num_nodes=nodes, seed=seed)
         own_tests = []
@@ -168,7 +170,7 @@ class RunSamples:
     def has_classes(self) -> bool:
         """Whether each sample has one label, a class."""
         labels = self.dataset.train.labels
-        return self.dataset.num_classes > 1 and not isinstance(labels, Ragged) and labels.dim() == 1
+        return self.dataset.num_classes > 1 and isinstance(labels, Tensor) and labels.dim() == 1
 
     @property
     def histograms(self) -> list[list[int]]:
@@ -211,7 +213,8 @@ class RunSamples:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
         task: Task = settings.task.make()
-        counted = task.labels_show_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
+        are_known = task.labels_show_ranks and not isinstance(train.labels, LazyRows)
+        counted = are_known and 1 < self.dataset.num_classes <= MOST_LABELS
         return PartitionTable(
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],
@@ -220,6 +223,7 @@ class RunSamples:
                 {"name": plugin.name, "levels": levels}
                 for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],
+            class_names=self.dataset.class_names if counted else (),
         )
 
 
@@ -229,3 +233,17 @@ def _update(state: xxhash.xxh3_128, samples: Samples) -> None:
         # In blocks, because a view of a mapped file may be larger than the memory.
         for block in torch.split(tensor, HASHED_ROWS):
             state.update(block.contiguous().numpy().data.cast("B"))
+
+
+def check_stream(settings: Settings) -> None:
+    """Raises BadInput for settings that draw samples, of which a stream has each once, in its order."""
+    training = settings.training
+    for key, wrong in (
+        ("training.privacy", training.privacy is not None),
+        ("training.batch_tokens", training.batch_tokens is not None),
+        ("training.name", training.gradient_sync.make().one_model),
+    ):
+        if wrong:
+            raise BadInput.at(
+                key, "it draws samples, and those of a stream come in their order; leave it out"
+            )

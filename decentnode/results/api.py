@@ -31,7 +31,7 @@ def run(config: Configuration, /, *, progress: bool = True, or_resume: bool = Fa
     """
     request = CommandRequest("run", values_of(config), overrides, or_resume=or_resume)
     answer = answer_of(request, progress)
-    finished = _run_of(answer.directory, answer.code)
+    finished = run_of(answer.directory, answer.code)
     # No file has it, so the run remembers it for `mean_model`.
     finished.network = request.network
     return finished
@@ -54,10 +54,27 @@ def resume(
         with_its_code=with_its_code,
     )
     answer = answer_of(request, progress)
-    return _run_of(answer.directory, answer.code)
+    return run_of(answer.directory, answer.code)
 
 
-def _run_of(directory: str, code: int) -> Run:
+def repeat(run: StrPath, /, *, progress: bool = True, with_its_code: bool = False, **overrides: Any) -> Run:
+    """Does a run once more in a new directory, by what it has saved, and returns the new one.
+
+        again = decentnode.repeat(run)
+        assert again.model_hash == run.model_hash
+
+    Shows first what differs now: settings, code, versions, the processor. Plug-ins that were objects must be
+    given again; `with_its_code` as for `resume`. Raises as `run`.
+    """
+    request = CommandRequest("repeat", os.fspath(run), overrides, with_its_code=with_its_code)
+    answer = answer_of(request, progress)
+    finished = run_of(answer.directory, answer.code)
+    finished.network = request.network
+    return finished
+
+
+def run_of(directory: str, code: int) -> Run:
+    """Returns the run that a process has ended with this code; raises as `run`."""
     raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)
     if code == ExitCode.NODES_LOST:

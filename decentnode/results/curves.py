@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -13,7 +14,8 @@ import yaml
 from decentnode.core.registry import guess
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
-from decentnode.formats.metrics import CLASSIFICATION, LOCAL, Metric
+from decentnode.formats.lease import lease_of
+from decentnode.formats.metrics import CLASSIFICATION, LOCAL, TRAIN_LOSS, Metric
 from decentnode.formats.partition_table import PartitionTable, read_partition
 from decentnode.formats.reader import (
     MOST_SHOWN,
@@ -27,6 +29,7 @@ from decentnode.formats.reader import (
     read_object,
     read_value,
 )
+from decentnode.formats.records import RoundRecord, record_files, records_by_rank
 from decentnode.formats.run import run_directory
 from decentnode.results.coordinates import SentShares, read_shares
 
@@ -65,6 +68,8 @@ class RunCurves:
     """Whether its seconds are virtual."""
     sent_shares: SentShares | None = None
     """How often coordinates were sent; None where that was not counted."""
+    planned_rounds: int | None = None
+    """The rounds of a run in progress; None for others."""
 
     @property
     def headline(self) -> Metric:
@@ -286,10 +291,14 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
 
 def _read(path: Path) -> RunCurves:
     file, summary = path / "evaluations.jsonl", path / "summary.json"
-    # Only a summary shows that a run had no evaluations. Without one they may follow.
-    rows = read_evaluations(file) if file.exists() or not summary.exists() else []
+    # A summary shows that a run had no evaluations, and records that they may follow.
+    is_there = file.exists() or not (summary.exists() or record_files(path))
+    rows = read_evaluations(file) if is_there else []
+    metrics: Sequence[Metric] = read_metrics(path)
     if not rows and not summary.exists():
-        raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
+        rows, metrics = _training_rows(path), [TRAIN_LOSS]
+        if not rows:
+            raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
     defects = [f"{file}: round {row.round}: {misfit}" for row in rows for misfit in _misfits(row)]
     if defects:
         raise BadInput(*defects[:MOST_SHOWN])
@@ -299,10 +308,30 @@ def _read(path: Path) -> RunCurves:
     settings = _settings(path / "config.yaml")
     return RunCurves(
         name, rows, partition, outcome=None if rows else _outcome(summary), dataset=_dataset(settings),
-        metrics=read_metrics(path),
+        metrics=metrics,
+        planned_rounds=settings.get("rounds") if not summary.exists() and lease_of(path) else None,
         is_simulated=is_simulated(read_object(summary) if summary.exists() else {}, settings),
         sent_shares=read_shares(path),
     )  # fmt: skip
+
+
+def _training_rows(path: Path) -> list[EvaluationRow]:
+    """The training losses of a run in place of evaluations, after each round that all its nodes have done."""
+    by_round: dict[int, dict[int, tuple[RoundRecord, int]]] = {}
+    nodes = records_by_rank(path)
+    for rank, records in nodes.items():
+        sent = accumulate(one.sent_payload + one.sent_index + one.sent_header for one in records)
+        for record, bytes_sent in zip(records, sent, strict=True):
+            if record.loss is not None:
+                by_round.setdefault(record.round, {})[rank] = record, bytes_sent
+    rows = []
+    for round, of_ranks in sorted(by_round.items()):
+        losses = {rank: record.loss for rank, (record, _) in of_ranks.items() if record.loss is not None}
+        if len(losses) == len(nodes):
+            seconds = fmean(record.seconds for record, _ in of_ranks.values())
+            sent_by_rank = {rank: count for rank, (_, count) in of_ranks.items()}
+            rows.append(EvaluationRow(round, seconds, {TRAIN_LOSS.name: {**losses}}, losses, sent_by_rank))
+    return rows
 
 
 def _outcome(summary: Path) -> Outcome:

@@ -292,8 +292,7 @@ class Run(RunFiles):
         network = self.mean_model(round, with_its_code=with_its_code)
         if rank is not None:
             network.load_state_dict(self.model(rank, round))
-        merge(network)
-        return network
+        return merge(network)
 
     def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
         """A matplotlib figure of a metric: the mean of the nodes, of many the median, and their spread.

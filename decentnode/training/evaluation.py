@@ -141,7 +141,7 @@ class LocalLoss:
             load_flat(self._objective.module, self._vector.layout.personal, self._vector.values)
         random = generator(self._shard.seed, "local_loss", round, self._shard.rank)
         chosen = random.choice(len(self._shard.indices), self._size, replace=False)
-        batch = self._shard.samples.batch(self._shard.indices[torch.from_numpy(chosen)])
+        batch = self._shard.batch(self._shard.indices[torch.from_numpy(chosen)], round)
         with torch.no_grad():
             return float(self._objective(batch)[1])
 

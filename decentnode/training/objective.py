@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from decentnode.core.vector import DTYPES, accumulator
 from decentnode.datasets.base import IGNORED, Batch, Samples, counts
-from decentnode.datasets.ragged import Ragged
 from decentnode.errors import BadInput
 from decentnode.models.outputs import main_output, named_outputs
 from decentnode.training.computation import Computation
@@ -153,7 +152,7 @@ class Objective:
     def counts_each(self, samples: Samples) -> bool:
         """Whether each sample is one term of the mean loss, so that batches have as many as samples."""
         labels = samples.labels
-        if isinstance(labels, Ragged) or samples.weights is not None or self._class_weights is not None:
+        if not isinstance(labels, Tensor) or samples.weights is not None or self._class_weights is not None:
             return False
         if not labels.is_floating_point():
             # In 64 bits, because torch has no comparison of 16 without sign.

@@ -1011,6 +1011,8 @@ hidden: [8], adapters: {rank: 9}}
     | 9 model.adapters.rank | must be at most 8 for '1', whose weight is 8 x 64; or name other targets
 hidden: [8], adapters: {rank: 2, targets: ['1', head]}}
     | 9 model.adapters.targets[1] | no linear layer matches 'head' (known: 1, 3)
+hidden: [8], adapters: {rank: 2, modules_to_save: ['33']}}
+    | 9 model.adapters.modules_to_save[0] | no module matches '33'; did you mean '3'?
 hidden: [8], adapters: {rank: 2, target: ['1']}}
     | 9 model.adapters.target | unknown key; did you mean 'targets'?
 hidden: [8], adapters: {rank: 0}} | 9 model.adapters.rank | must be a whole number > 0, not 0

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -320,9 +321,15 @@ def test_a_run_whose_code_was_edited_continues_only_where_that_is_accepted(tmp_p
     assert resumed.wait(TIMEOUT) == 2
     assert f"{run.run_dir}: the code is not that of this run: phd.py; restore it from" in resumed.text
     assert resumed.text.count("\n") == 1
+    state = json.loads((run.run_dir / "run.json").read_text())
+    state["code"][0] |= {"package": "0" * 64, "environment": {"python": "3.0", "another": "1"}}
+    (run.run_dir / "run.json").write_text(json.dumps(state))
     accepted = Run(run.run_dir, ["rounds=20", "--accept-code-change"], verb="resume")
     assert accepted.wait(TIMEOUT) == 0, accepted.text
-    assert "continues after round 10, with other code: phd.py\n" in accepted.text
+    changes = f"phd.py, decentnode itself, python {platform.python_version()} (was 3.0)"
+    assert f"continues after round 10; changed since: {changes}\n" in accepted.text
+    assert f"  code changed       from round 11 on: {changes}\n" in accepted.text
+    assert json.loads((run.run_dir / "summary.json").read_text())["code_changes"] == {"10": changes}
     versions = json.loads((run.run_dir / "run.json").read_text())["code"]
     assert [version["round"] for version in versions] == [0, 10]
     for beta, version in enumerate(versions, 1):

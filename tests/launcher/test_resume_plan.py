@@ -420,7 +420,6 @@ def test_plugins_that_were_edited_are_reported_by_file_unless_that_is_accepted(s
             assert str(caught.value) == line
         else:
             assert past.with_checkpoints(join, [0], "ab").offers == {0: [9]}
-            assert past.other_code == ("phd.py" if accepts else "")
     assert contents(saved.run_dir) == before
 
 

@@ -106,6 +106,24 @@ def test_targets_are_linear_layers_with_weights_of_their_own():
         Adapters(1).attach(nn.Conv2d(1, 1, 1))
 
 
+def test_modules_to_save_are_trained_as_a_whole_beside_adapters():
+    head = Adapters(2, modules_to_save=("3",))
+    adapted = network(head)
+    assert [n for n, p in adapted.named_parameters() if p.requires_grad] == [*NAMES[:2], "3.weight", "3.bias"]
+    x = torch.randn(5, 8, dtype=torch.float64)
+    assert torch.equal(adapted(x), network()(x))
+    with_changes(adapted, 1)
+    scores = adapted(x)
+    assert torch.allclose(merge(adapted)(x), scores, rtol=1e-12) and type(adapted[3]) is nn.Linear
+    for targets, saved, message in (
+        (("*",), "head", r"modules_to_save\[0\]: no module matches 'head' \(known: 1, 3\)"),
+        (("1", "3"), "3", r"targets\[1\]: no frozen linear layer matches '3'"),
+        (("*",), "*", r"targets\[0\]: no frozen linear layer matches '\*': the model has"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            network(Adapters(2, targets, modules_to_save=(saved,)))
+
+
 def test_a_run_sends_adapters_alone(tmp_path):
     path = next(path for path in CONFIGS if path.stem == "adapters")
     made = Experiment.from_yaml(path, QUICK)

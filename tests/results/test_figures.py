@@ -20,6 +20,7 @@ from decentnode.formats.model_files import COORDINATES, path_of
 from decentnode.formats.partition_table import PartitionTable
 from decentnode.formats.reader import SCHEMA, EvaluationRow
 from decentnode.formats.records import write_atomically
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results import curves
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures import plots_privacy
@@ -254,6 +255,38 @@ def test_how_often_coordinates_were_sent_is_drawn_sorted_and_in_order(run) -> No
     assert list(axes.lines[0].get_ydata()) == [0, 10, 50, 75]
     pictures = figures.plot([run, run], run / "both")
     assert "coordinates.png" in {path.name for path in pictures}
+
+
+def test_a_run_in_progress_is_drawn_as_far_as_it_is_and_before_evaluations_by_its_training_losses(
+    run,
+) -> None:
+    def title() -> str:
+        (curves_of_run,) = curves.read_runs([run])
+        return figures.overview([curves_of_run], figures.panels_of([curves_of_run])).get_suptitle()
+
+    (run / "summary.json").unlink()
+    (run / "config.yaml").write_text("rounds: 4000\n")
+    killed = "a: 2 nodes, round 20, test accuracy 80.00 % (60.00 to 100.00)"
+    assert title() == killed
+    lock = RunLock(run)
+    assert title() == killed.replace("round 20", "round 20 of 4,000, in progress")
+    (run / "evaluations.jsonl").unlink()
+    (run / "records").mkdir()
+    for rank in range(2):
+        # Rank 1 is a round behind, and one round had no local steps.
+        lines = [
+            {"rank": rank, "round": r, "seconds": r + 1, "sent_payload": 10, "sent_header": 2}
+            | ({} if r == 1 else {"loss": 1.0 + rank - r / 8})
+            for r in range(5 - rank)
+        ]
+        path = run / "records" / f"{rank:05d}.jsonl"
+        path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    assert title() == "a: 2 nodes, round 4 of 4,000, in progress, training loss 1.1250 (0.6250 to 1.6250)"
+    (read,) = curves.read_runs([run])
+    axes = figures.named_figure(read, "train_loss_bytes").axes[0]
+    assert axes.lines[0].get_xdata().tolist() == [12, 36, 48]
+    assert axes.lines[0].get_ydata().tolist() == [1.5, 1.25, 1.125]
+    lock.release()
 
 
 def test_drawing_loads_no_torch() -> None:

@@ -14,7 +14,7 @@ import shutil
 import signal
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -264,9 +264,16 @@ class ForkServerProcess:
 
 def name_socket_directory() -> str:
     """Returns an unused name for a private directory of sockets; removes those of runs that were killed."""
+    for path in dead_socket_directories():
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path)
+    return f"{folder_for_sockets()}/decentnode-{secrets.token_hex(4)}"
+
+
+def dead_socket_directories() -> Iterator[Path]:
+    """Yields the directories of sockets of runs that were killed, each locked until the next."""
     for path in Path(folder_for_sockets()).glob(f"decentnode-*/{HELD}"):
         # It may be that of another user, of a run in progress, or be removed meanwhile.
         with contextlib.suppress(OSError), path.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent)
-    return f"{folder_for_sockets()}/decentnode-{secrets.token_hex(4)}"
+            yield path.parent

@@ -20,6 +20,8 @@ from decentnode.core.streams import explain, fill_standard_streams
 from decentnode.errors import STOPPED_BY
 
 _PROGRESS = struct.Struct("<ddddd")
+_DIRECTORY = struct.Struct("4096s")
+"""A path with the longest name that Linux takes."""
 
 
 class RunProgress:
@@ -31,8 +33,9 @@ class RunProgress:
     def __init__(self, fd: int | None = None) -> None:
         """`fd`: the descriptor of memory that another process has made."""
         self.fd = os.memfd_create("decentnode-progress") if fd is None else fd
-        os.ftruncate(self.fd, _PROGRESS.size)
-        self._memory = mmap.mmap(self.fd, _PROGRESS.size)
+        size = _PROGRESS.size + _DIRECTORY.size
+        os.ftruncate(self.fd, size)
+        self._memory = mmap.mmap(self.fd, size)
         if fd is None:
             self.put(nan, 0.0)
 
@@ -43,14 +46,23 @@ class RunProgress:
 
         `virtual`, `wall`: the seconds of a simulation, and the real ones that it has taken.
         """
-        self._memory[:] = _PROGRESS.pack(began, rounds, planned, virtual, wall)
+        _PROGRESS.pack_into(self._memory, 0, began, rounds, planned, virtual, wall)
 
     def get(self) -> tuple[float, float, int, float, float]:
         """Returns the start of the first round (nan before it), the mean rounds that nodes have done, the
         rounds of the run, and virtual and real seconds of a simulation (nan where time is real).
         """
-        began, rounds, planned, virtual, wall = _PROGRESS.unpack(self._memory[:])
+        began, rounds, planned, virtual, wall = _PROGRESS.unpack_from(self._memory)
         return began, rounds, int(planned), virtual, wall
+
+    @property
+    def directory(self) -> str:
+        """The directory of the run; empty before it is made."""
+        return os.fsdecode(_DIRECTORY.unpack_from(self._memory, _PROGRESS.size)[0].rstrip(b"\0"))
+
+    @directory.setter
+    def directory(self, path: str) -> None:
+        _DIRECTORY.pack_into(self._memory, _PROGRESS.size, os.fsencode(path))
 
     def close(self) -> None:
         """Closes the memory in this process."""

@@ -115,8 +115,6 @@ class ResumePlan:
         """Versions of the code that the run used, the newest last."""
         self.threads: int = self._state["threads"]
         """Threads of torch in each process so far."""
-        self.other_code = ""
-        """Files that have changed since, as text; known after `with_checkpoints`."""
         self._accepts_other_code = accepts_other_code
         self.aside: Path | None = None
         """Where the results of the attempts before are since `begin`, if there were any to begin again."""
@@ -206,12 +204,12 @@ class ResumePlan:
                 f"{self.run_dir}: the dataset is not the one that this run began with; "
                 "restore that one, or begin a new run"
             )
-        self.other_code = difference(self.versions[-1].parts, join.code) if self.versions else ""
-        if self.other_code and not self._accepts_other_code:
+        other_code = difference(self.versions[-1].parts, join.code) if self.versions else ""
+        if other_code and not self._accepts_other_code:
             copy = self.versions[-1].folder(self.run_dir)
             remedy = f"restore it from {copy}" if copy.is_dir() else "use the code that it began with"
             raise BadInput(
-                f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "
+                f"{self.run_dir}: the code is not that of this run: {other_code}; {remedy}, "
                 "or continue with --accept-code-change (in Python accept_code_change=True)"
             )
         records = RunRecords(self.run_dir)

@@ -1,6 +1,7 @@
 """What a launcher keeps of a run beyond its own end: lock, checkpoints, and the round it resumed after."""
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
-from decentnode.node.plugin_sources import package_digest, package_hashes
+from decentnode.node.plugin_sources import changes, package_digest, package_hashes
 
 
 class RunState:
@@ -51,6 +52,10 @@ class RunState:
         self._machine, self._job, self._or_resume = machine, job, or_resume
         self._ranks, self._local = ranks, local
         self._limiter = RateLimiter()
+        self._versions: list[CodeVersion] = []
+        """Those of the code up to this start."""
+        self._code_change = ""
+        """What is another than at the start before, as text."""
 
     def join_message(self) -> Join:
         """Returns the message with which this machine joins; checkpoints only to resume. Raises BadInput."""
@@ -86,33 +91,41 @@ class RunState:
                 self.retention.begin(start.round, here)
         self.identity.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
-        experiment, versions = self._experiment, self._versions(start.round)
+        experiment = self._experiment
+        self._add_version(start.round)
         settings = fingerprint(experiment.settings, experiment.graph.graph)
-        write_state(self._run_dir, start, experiment, versions, settings, self._threads)
+        write_state(self._run_dir, start, experiment, self._versions, settings, self._threads)
 
-    def _versions(self, round: int) -> list[CodeVersion]:
-        """Returns versions of the code up to this start, with a copy of the last; raises BadInput."""
-        versions, sources = self.resume_plan.versions if self.resume_plan else [], self._experiment.sources
-        if versions and versions[-1].is_same(sources.version):
-            return versions
+    def _add_version(self, round: int) -> None:
+        """Adds the version of the code with a copy, if it is another than before; raises BadInput."""
+        self._versions = [*self.resume_plan.versions] if self.resume_plan else []
+        sources = self._experiment.sources
+        if self._versions and self._versions[-1].is_same(sources.version):
+            return
         try:
             sources.save(self._run_dir)
         except OSError as error:
             raise BadInput(f"{self._run_dir}: the code cannot be copied there: {error.strerror}") from error
-        return [*versions, msgspec.structs.replace(sources.version, round=round + 1)]
+        self._code_change = changes(self._versions[-1], sources.version) if self._versions else ""
+        self._versions.append(msgspec.structs.replace(sources.version, round=round + 1))
+
+    @property
+    def code_changes(self) -> dict[str, str]:
+        """What was another than before, as text, by the first round that used it."""
+        pairs = ((version.round, changes(before, version)) for before, version in pairwise(self._versions))
+        return {str(round): text for round, text in pairs if text}
 
     @property
     def news(self) -> str:
         """The round after which the run resumes, as text; empty for a new run."""
         round = self.identity.round
-        code = self.resume_plan.other_code if self.resume_plan else ""
-        with_other = f", with other code: {code}" if code else ""
+        changed = f"; changed since: {self._code_change}" if self._code_change else ""
         if round != FROM_THE_START:
-            return f"continues after round {round + 1}{with_other}"
+            return f"continues after round {round + 1}{changed}"
         begins_again = self.resume_plan is not None and not self._is_late
         aside = self.resume_plan.aside if self.resume_plan else None
         earlier = f"; the results so far are in {aside}" if aside else ""
-        return f"begins again: no round was saved by all nodes{earlier}{with_other}" if begins_again else ""
+        return f"begins again: no round was saved by all nodes{earlier}{changed}" if begins_again else ""
 
     @property
     def saved_by_all(self) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 from decentnode.core.registry import ATTACKS
 from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import BadInput
+from decentnode.formats import transcript as transcript_files
 from decentnode.formats.metrics import Values
 from decentnode.formats.model_files import FOLDER as MODELS
 from decentnode.formats.model_files import model_hash, model_rounds
@@ -35,6 +36,8 @@ from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 
 DELIVERIES = "network.csv"
+CLEANED = "cleaned"
+"""The kind of events about folders that `decentnode clean` has deleted."""
 MOST_NAMED = 5
 """Rounds or ranks that a line names."""
 
@@ -79,6 +82,10 @@ class RunRecords:
                     node.heard.add(record.round)
                 if record.metrics or record.evaluate_seconds:
                     node.scores[record.round] = record.metrics
+        path = run_dir / "events.jsonl"
+        self.events = read_events(path) if path.exists() else []
+        self.deleted = {event.text for event in self.events if event.kind == CLEANED}
+        """The folders that were deleted on purpose."""
         path = run_dir / "evaluations.jsonl"
         self.rows: list[EvaluationRow] = read_evaluations(path) if path.exists() else []
         for row in self.rows:
@@ -175,6 +182,8 @@ class RunRecords:
             if cls is not None and not getattr(cls, "active", True):
                 # Plug-ins from outside are not imported to be asked.
                 listening.update(options.get("ranks") or (), *(options.get("links") or ()))
+        if transcript_files.FOLDER in self.deleted:
+            return
         for rank in sorted(listening & self.nodes.keys()):
             path, transcript = lines_path(self.run_dir, rank), Transcript(self.run_dir, rank)
             transcript.advance()
@@ -201,8 +210,7 @@ class RunRecords:
             yield f"{path}: lacks deliveries of the last rounds"
 
     def _of_events(self, last: int | None) -> Iterator[str]:
-        path = self.run_dir / "events.jsonl"
-        kinds = [event.kind for event in read_events(path)] if path.exists() else []
+        path, kinds = self.run_dir / "events.jsonl", [event.kind for event in self.events]
         if self.nodes and "started" not in kinds:
             yield f"{path}: does not say that the run began"
         elif last is None and (self.run_dir / "summary.json").exists() and "ended" not in kinds:
@@ -277,7 +285,7 @@ def _of_summary(
     for name in ("consensus_distance", "average_model"):
         if row is not None and summary.get(name) != getattr(row, name):
             yield f"{path}: has another {name} than the last line of evaluations.jsonl"
-    if summary.get("checkpoint_bytes") and not digests:
+    if summary.get("checkpoint_bytes") and not digests and checkpoint.FOLDER not in records.deleted:
         yield f"{run_dir / checkpoint.FOLDER}: has none of the checkpoints that summary.json counts"
     nodes, finished = summary.get("nodes"), summary.get("finished_nodes")
     ended = _option(summary, "target", "last_round")

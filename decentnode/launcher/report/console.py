@@ -44,6 +44,9 @@ class LiveConsole:
         """Metrics that the configuration lists, beside the headline, as far as there is room."""
         self._is_of_scripts = False
 
+    def opened(self, run_dir: Path) -> None:
+        """Takes the directory of the run, before its processes start."""
+
     def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
         """Shows the start of the first round, `startup` seconds after the command.
 

@@ -113,6 +113,8 @@ def closing_lines(
     if summary["restarted_nodes"]:
         times = ", ".join(f"{rank} ({count} x)" for rank, count in summary["restarted_nodes"].items())
         yield "restarted", f"rank {times}"
+    for index, (round, change) in enumerate((summary.get("code_changes") or {}).items()):
+        yield "" if index else "code changed", f"from round {int(round) + 1} on: {change}"
     if weights := summary["attacker_weight"]:
         most = max(weights, key=weights.__getitem__)
         mean = fmean(weights.values())

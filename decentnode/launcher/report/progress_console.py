@@ -2,6 +2,7 @@
 
 import time
 from math import nan
+from pathlib import Path
 from typing import TextIO
 
 from decentnode.launcher.processes.launcher_process import RunProgress
@@ -24,6 +25,9 @@ class ProgressConsole(LiveConsole):
         self._began, self._planned, self._before = nan, 0, 0.0
         self._written = 0.0
         self._membership: MembershipTable | None = None
+
+    def opened(self, run_dir: Path) -> None:
+        self._progress.directory = str(run_dir)
 
     def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
         super().began(experiment, startup, before)

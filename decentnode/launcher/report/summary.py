@@ -34,6 +34,7 @@ def summarize(
     resumable: int | None = None,
     kept_bytes: int = 0,
     refused: Counter[str] = NOTHING,
+    code_changes: Mapping[str, str] | None = None,
     threads: int = 1,
     evaluators_mb: float = 0.0,
     target: Target | None = None,
@@ -46,8 +47,8 @@ def summarize(
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `evaluators_mb`:
-    memory of the processes that evaluate for them.
+    reason, in addition to the nodes; `code_changes`: what is another from a round on, by round; `threads`:
+    of torch in each process of this machine; `evaluators_mb`: memory of the processes that evaluate for them.
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
@@ -90,6 +91,7 @@ def summarize(
         "resumable_round": resumable,
         "checkpoint_bytes": kept_bytes,
         "resume_differs": settings.why_resume_differs,
+        "code_changes": dict(code_changes or {}),
         "lost_nodes": {str(r): membership.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},
         "components": components_without(experiment.graph.graph, lost) if lost else [],

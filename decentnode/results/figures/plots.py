@@ -22,7 +22,7 @@ from numpy import linspace
 
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput, ExitCode
-from decentnode.formats.metrics import DISTANCE, LOCAL, LOSS, Metric
+from decentnode.formats.metrics import DISTANCE, LOCAL, LOSS, TRAIN_LOSS, Metric
 from decentnode.formats.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
 from decentnode.formats.reader import StrPath
 from decentnode.results.coordinates import PERCENTS as COORDINATE_PERCENTS
@@ -128,7 +128,7 @@ def panels_of(runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> dict[st
     """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
-    for metric in (tested[0].headline, LOSS) if tested else ():
+    for metric in _judging(tested[0]) if tested else ():
         for axis in (axis_of(tested, name) for name in AXES):
             panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis, style)
     local = tested[0].headline.of_local if tested else None
@@ -143,13 +143,16 @@ def panels_of(runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> dict[st
     elif tested:
         panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs, style)
     if len(runs) == 1 and len(tested) == 1 and len(runs[0].rows[-1].ranks) > 1:
-        panels |= {
-            f"{m.name}_percentiles": _percentiles(runs[0], m, style) for m in (tested[0].headline, LOSS)
-        }
+        panels |= {f"{m.name}_percentiles": _percentiles(runs[0], m, style) for m in _judging(tested[0])}
     if any(run.sent_shares for run in runs):
         panels["coordinates"] = _coordinates(runs)
         panels["coordinates_in_order"] = _coordinates_in_order(runs)
     return panels
+
+
+def _judging(run: RunCurves) -> list[Metric]:
+    """The metrics that have panels: the headline metric and the loss; without tests that of training."""
+    return [run.headline] if run.headline == TRAIN_LOSS else [run.headline, LOSS]
 
 
 def _further(runs: Sequence[RunCurves]) -> list[Metric]:
@@ -236,8 +239,10 @@ def _headline(runs: Sequence[RunCurves]) -> str:
     mean, least, most = (
         headline.number(value[0] / headline.scale) for value in (values.mean, values.least, values.most)
     )
+    planned = runs[0].planned_rounds
+    of = f" of {planned:,}, in progress" if planned else ""
     nodes = row.mean_over or counted(len(row.ranks), "node")
-    reached = f"{nodes}, round {row.round + 1}, {headline.title} {mean}{headline.unit}"
+    reached = f"{nodes}, round {row.round + 1}{of}, {headline.title} {mean}{headline.unit}"
     return f"{runs[0].name}: {reached} ({least} to {most})"
 
 
@@ -394,7 +399,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
         figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
         panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         if table.labels:
-            _draw_labels(panels[0], table.labels)
+            _draw_labels(panels[0], table)
         for axes, (name, numbers) in zip(panels[-len(counts) :], counts.items(), strict=True):
             _draw_counts(axes, name, numbers)
         write(figure, path)
@@ -403,7 +408,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
 def draw_partition_in(axes: Axes, table: PartitionTable) -> None:
     """The labels of each node, or its number of samples where they have no labels."""
     if table.labels:
-        _draw_labels(axes, table.labels)
+        _draw_labels(axes, table)
     else:
         _draw_counts(axes, "samples", table.samples)
 
@@ -425,8 +430,9 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
     axes.set_title(f"{name.capitalize()} of each node")
 
 
-def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
+def _draw_labels(axes: Axes, table: PartitionTable) -> None:
     """The number of training samples of each label on each node, of many nodes in groups that are alike."""
+    labels = table.labels
     nodes, columns, order, of = len(labels), len(labels[0]), "rank", "training samples"
     if nodes > MOST_ROWS:
         order = "nodes, by their most frequent label"
@@ -439,7 +445,7 @@ def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=of, pad=0.02).outline.set_visible(False)
     if columns <= MOST_LABELS:
-        axes.set_xticks(range(columns))
+        axes.set_xticks(range(columns), table.class_names or None)
     axes.set(xlabel="label", ylabel=order)
     linear(axes.yaxis, integer=True)
     axes.set_title("Labels of each node")

@@ -50,5 +50,6 @@ class Regression(Measured):
         if isinstance(labels, Ragged):
             raise BadInput.at("task", "regression needs labels of one shape, not of several lengths")
         # Whole numbers, such as ages, are numbers, too.
-        is_whole = isinstance(labels, Tensor) and not labels.is_floating_point()
-        return replace(samples, labels=labels.to(samples.dtype)) if is_whole else samples
+        if isinstance(labels, Tensor) and not labels.is_floating_point():
+            return replace(samples, labels=labels.to(samples.dtype))
+        return samples
