@@ -11,8 +11,6 @@ import subprocess
 import sys
 from functools import partial
 
-from decentnode.core.process_setup import die_with
-
 try:
     import ray
     from ray.util.placement_group import placement_group
@@ -20,6 +18,8 @@ try:
 except ModuleNotFoundError:
     print(f"{sys.argv[0]}: needs a package; run: pip install ray", file=sys.stderr)
     sys.exit(2)
+
+from decentnode.core.process_setup import die_with
 
 DEADLINE = 300
 """Seconds until nodes for all machines must be there."""

@@ -26,7 +26,11 @@ ARRAY_SIZE = 4
 MARK = "DECENTNODE_TRIAL"
 """A variable by which processes of a trial are found."""
 LIBRARIES = {"ray": "ray", "dask": "distributed", "submitit": "submitit"}
-ON = {"dask": "{name: dask, workers: 2}", "submitit": "{name: submitit, cluster: local}"}
+ON = {
+    "ray": "{name: ray, address: local}",
+    "dask": "{name: dask, workers: 2}",
+    "submitit": "{name: submitit, cluster: local}",
+}
 BASE = """\
 name: six
 rounds: {rounds}

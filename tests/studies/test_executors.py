@@ -150,6 +150,16 @@ def test_a_sweep_that_is_stopped_leaves_its_cluster(tmp_path, libraries):
     assert libraries["closed"] == ["ray", "dask"]
 
 
+def test_a_ray_cluster_that_is_gone_is_said_in_one_line(monkeypatch, tmp_path, libraries):
+    def init(**_):
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379\nand more")
+
+    monkeypatch.setattr(sys.modules["ray"], "init", init)
+    line = r"^on: ray: .*10.0.0.1:6379; start a cluster, or set address: local for one of its own$"
+    with pytest.raises(BadInput, match=line):
+        next(EXECUTORS.find("ray")().submit("s", commands(tmp_path), tmp_path))
+
+
 @pytest.mark.parametrize(
     ("name", "package"), [("ray", "ray"), ("dask", "distributed"), ("submitit", "submitit")]
 )
