@@ -3,17 +3,16 @@
 # Any warning ends it with an error. The site is build/site/index.html.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare docs mkdocs material mkdocstrings mkdocstrings_handlers ruff
+prepare docs zensical mkdocstrings mkdocstrings_handlers ruff
 cd "$root"
 rm -rf build/pages build/site
 mkdir -p build/pages
 cp -R README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE docs configs graphs build/pages
 # `norun` is for the tests of the pages; Markdown knows languages alone.
 find build/pages -name '*.md' -exec sed -i -E 's/^(```[a-z]+) norun$/\1/' {} +
-# Its notice is about the next major version of mkdocs, which mkdocs-material excludes.
-export NO_MKDOCS_2_WARNING=1
-# Not --quiet: it drops warnings before --strict counts them.
-messages=$("$python" -m mkdocs build --strict -f docs/mkdocs.yml 2>&1) || {
+# Folders of a site are below that of its configuration.
+cp docs/mkdocs.yml build
+messages=$("$python" -m zensical build --clean --strict -f build/mkdocs.yml 2>&1) || {
     echo "$messages" >&2
     exit 1
 }

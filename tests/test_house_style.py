@@ -128,11 +128,11 @@ def test_nothing_reads_bytes_as_code():
 def test_matplotlib_is_imported_in_figures_alone():
     users = {path.name for path, _, name in imports(PACKAGE) if name.split(".")[0] == "matplotlib"}
     figures = {f"plots{name}.py" for name in ("", "_graph", "_network", "_privacy", "_study")}
-    assert users == {*figures, "paper.py"}
+    assert users == {*figures, "style.py", "pictures.py"}
 
 
 def test_in_the_core_only_readers_of_datasets_import_libraries_for_tables_and_images():
-    libraries = {"matplotlib", "pandas", "plotly", "scipy", "pyarrow", "PIL"}
+    libraries = {"matplotlib", "pandas", "scipy", "pyarrow", "PIL"}
     users = {
         package(module_name(path)) for path, _, name in imports(PACKAGE) if name.split(".")[0] in libraries
     }
@@ -582,10 +582,10 @@ NOT_LIMITS = {
     "results/figures/plots_graph.py": "shares of a drawing",
     "results/figures/plots_network.py": "inches of a drawing",
     "results/figures/plots_privacy.py": "inches of a drawing",
+    "results/figures/style.py": "inches of a drawing",
     "results/figures/plots_study.py": "shares of a drawing",
     "node/privacy/network_accountant.py": "a probability and a number of multiplications",
-    "studies/report/charts.py": "shares of a drawing",
-    "studies/report/paper.py": "shares of a drawing",
+    "studies/watch.py": "a share of the time",
     "studies/sweep/admission.py": "shares of memory and processors",
     "studies/sweep/forecast.py": "part of an estimate",
 }

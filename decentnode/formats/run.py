@@ -52,8 +52,16 @@ class RunFiles:
     @property
     def run_id(self) -> str:
         """The identifier of 16 hexadecimal digits, kept by a resume; empty before the start."""
+        return self._begun("run_id")
+
+    @property
+    def tests_hash(self) -> str:
+        """The hash of its test samples; empty before the start."""
+        return self._begun("tests")
+
+    def _begun(self, key: str) -> str:
         path = self.directory / "run.json"
-        return str(read_object(path).get("run_id", "")) if path.exists() else ""
+        return str(read_object(path).get(key, "")) if path.exists() else ""
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _end(settings: Settings, machine: int, job: str, error: BaseException) -> No
     join = Join(machine, __version__, digest="", dataset="", job=job)
     rendezvous = Rendezvous(settings.mapping.make(), machine, join, credentials, settings.failures)
     try:
-        rendezvous.part(refusal_for(error))
+        rendezvous.announce_end(refusal_for(error))
     finally:
         rendezvous.close()
 

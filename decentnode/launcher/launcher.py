@@ -267,7 +267,7 @@ class Launcher:
             summary = self._sum_up(wall)
         except BaseException as error:
             self.console.close()
-            self._cluster.part(error)
+            self._cluster.announce_end(error)
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:

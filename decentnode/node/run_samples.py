@@ -134,14 +134,17 @@ class RunSamples:
         """A hash of all samples and the partition, equal on all machines."""
         state = xxhash.xxh3_128()
         for samples in (self.dataset.train, self.dataset.test, self.dataset.validation):
-            if samples is None:
-                continue
-            for tensor in samples.tensors():
-                # In blocks, because a view of a mapped file may be larger than the memory.
-                for block in torch.split(tensor, HASHED_ROWS):
-                    state.update(block.contiguous().numpy().data.cast("B"))
+            if samples is not None:
+                _update(state, samples)
         for part in self.parts:
             state.update(part.numpy().tobytes())
+        return state.hexdigest()
+
+    @cached_property
+    def test_digest(self) -> str:
+        """A hash of the test samples, by which studies see whether these differ by seed."""
+        state = xxhash.xxh3_128()
+        _update(state, self.dataset.test)
         return state.hexdigest()
 
     @property
@@ -206,3 +209,11 @@ class RunSamples:
                 for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],
         )
+
+
+def _update(state: xxhash.xxh3_128, samples: Samples) -> None:
+    """Hashes all samples, too."""
+    for tensor in samples.tensors():
+        # In blocks, because a view of a mapped file may be larger than the memory.
+        for block in torch.split(tensor, HASHED_ROWS):
+            state.update(block.contiguous().numpy().data.cast("B"))

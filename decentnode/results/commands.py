@@ -10,9 +10,22 @@ import typer
 
 from decentnode.cli.words import app, examples
 from decentnode.core.streams import print_lines
+from decentnode.results.figure_options import (
+    FontOption,
+    FormatOption,
+    LabelOption,
+    SizeOption,
+    StyleOption,
+)
 
 
-@app.command(epilog=examples("decentnode plot runs/mine", "decentnode plot runs/a runs/b --out pictures"))
+@app.command(
+    epilog=examples(
+        "decentnode plot runs/mine",
+        "decentnode plot runs/a runs/b --out pictures",
+        "decentnode plot runs/a runs/b --style paper --font Times:8 --label a='Gossip SGD'",
+    )
+)
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
     out: Annotated[
@@ -22,12 +35,18 @@ def plot(
     metric: Annotated[
         str | None, typer.Option(help="The metric to judge by: local_accuracy; default: the headline metric.")
     ] = None,
+    style: StyleOption = "screen",
+    font: FontOption = None,
+    size: SizeOption = None,
+    label: LabelOption = None,
+    format: FormatOption = None,
 ) -> None:
     """Draw the figures of one run, or of several for comparison."""
     from decentnode.results.figures import plots as figures
+    from decentnode.results.figures.style import chosen_style
 
-    options = [*(["--out", str(out)] if out else []), *(["--metric", metric] if metric else [])]
-    raise typer.Exit(figures.main([*map(str, runs), *options]))
+    look = chosen_style(style, font, size, label or (), format)
+    print_lines(map(str, figures.plot(runs, out, metric, look)))
 
 
 @app.command(
@@ -46,6 +65,11 @@ def compare(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the figures go.")] = Path("comparison"),
     draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
     metric: Annotated[str | None, typer.Option(help="As for plot.")] = None,
+    style: StyleOption = "screen",
+    font: FontOption = None,
+    size: SizeOption = None,
+    label: LabelOption = None,
+    format: FormatOption = None,
 ) -> None:
     """Show runs side by side, seeds of a variant together: metric, bytes and time, and figures."""
     from decentnode.results import compare as comparison
@@ -56,5 +80,7 @@ def compare(
     print_lines(comparison.compare(variants, target))
     if draw:
         from decentnode.results.figures import plots as figures
+        from decentnode.results.figures.style import chosen_style
 
-        print_lines(["", *map(str, figures.draw(variants, out))])
+        look = chosen_style(style, font, size, label or (), format)
+        print_lines(["", *map(str, figures.draw(variants, out, look))])

@@ -92,6 +92,16 @@ class Axis:
     label: str
     of: Callable[[EvaluationRow], float]
     scale: float = 1.0
+    units: Mapping[str, float] = field(default_factory=dict)
+    """The size of each unit that may stand for the last in the label, the largest first."""
+
+    def in_unit(self, most: float) -> "Axis":
+        """The axis in the largest unit that is not larger than this number."""
+        if not self.units:
+            return self
+        *_, default = self.units
+        unit = next((unit for unit, size in self.units.items() if most >= size), default)
+        return replace(self, label=self.label.replace(default, unit, 1), scale=1.0 / self.units[unit])
 
     def values(self, rows: Sequence[EvaluationRow]) -> list[float]:
         """Returns one number per evaluation."""
@@ -112,12 +122,16 @@ class Spread:
     """By share of QUANTILES: where one node is not a number it counts as the worst."""
 
 
+BYTES_UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+TIME_UNITS = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
-SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds)
-BYTES = Axis("bytes", "bytes sent", "bytes sent per node", of=lambda row: fmean(row.bytes_sent.values()))
+SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds, units=TIME_UNITS)
+BYTES = Axis(
+    "bytes", "bytes sent", "bytes sent per node", units=BYTES_UNITS,
+    of=lambda row: fmean(row.bytes_sent.values()),
+)  # fmt: skip
 MIXED_TIMES = "simulated and real ones: do not compare"
 AXES = {axis.key: axis for axis in (ROUNDS, BYTES, SECONDS)}
-UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 def chosen_axis(name: str) -> Axis:
@@ -137,15 +151,17 @@ def seconds_axis(simulated: Sequence[bool]) -> Axis:
     return replace(SECONDS, label=f"seconds ({MIXED_TIMES})")
 
 
-def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
-    """The bytes sent per node, in the unit that suits the largest of these runs."""
-    return in_unit(max(sent for run in runs for sent in BYTES.values(run.rows)))
+def metric_label(metric: Metric) -> str:
+    """The metric with its unit, for an axis."""
+    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
 
 
-def in_unit(most: float) -> Axis:
-    """The bytes sent per node, in the unit that suits the largest number of them."""
-    unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
-    return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
+def axis_of(runs: Sequence[RunCurves], name: str) -> Axis:
+    """The axis of that name, in the unit that suits the largest number of these runs; raises BadInput."""
+    axis = chosen_axis(name)
+    if axis is SECONDS:
+        axis = seconds_axis([run.is_simulated for run in runs])
+    return axis.in_unit(max((axis.of(row) for run in runs for row in run.rows), default=0.0))
 
 
 def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:

@@ -22,7 +22,7 @@ from decentnode.formats.records import records_by_rank, write_atomically
 from decentnode.formats.run import RUNNING, RunFiles
 from decentnode.results import cards
 from decentnode.results.coordinates import counts_of
-from decentnode.results.curves import BYTES, SECONDS, bytes_axis, chosen_axis, read_runs, seconds_axis
+from decentnode.results.curves import axis_of, read_runs
 from decentnode.results.extra import missing, need
 from decentnode.results.tidy import RECORD_COLUMNS, TEXTS, Cell, cells, columns, record_cells
 
@@ -306,13 +306,9 @@ class Run(RunFiles):
         from decentnode.results.figures import plots  # loads matplotlib
 
         run_curves = read_runs([self.directory])[0]
-        chosen, axis = chosen_metric(run_curves.metrics, metric), chosen_axis(x)
+        chosen, axis = chosen_metric(run_curves.metrics, metric), axis_of([run_curves], x)
         if not run_curves.rows:
             raise BadInput(f"{self.directory}: holds no evaluation, so there is nothing to draw")
-        if axis is BYTES:
-            axis = bytes_axis([run_curves])
-        elif axis is SECONDS:
-            axis = seconds_axis([run_curves.is_simulated])
         return plots.run_figure(run_curves, chosen, axis)
 
     def figure(self, name: str) -> "NotebookFigure":

@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from statistics import fmean, stdev
 
 from decentnode.results.extra import need
 
 CONFIDENCE = 0.95
+POWER = 0.8
+FEWEST_SEEDS, MOST_SEEDS = 2, 1000
+LARGEST_SIZE = 50.0
+"""Standard deviations of a difference beyond which two seeds suffice."""
 FEWEST_FOR_RANKS = 6
 """Pairs from which a rank test can give a p-value below 0.05 at all: two-sided it is at least 2 / 2**n."""
 
@@ -43,6 +47,32 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(fmean(values), quantile * stdev(values) / sqrt(len(values)), len(values))
 
 
+def seeds_needed(difference: Interval) -> int | None:
+    """The seeds with which a paired t-test at 5 % finds a difference of this size with a power of 80 %.
+
+    The power of a test against a difference of d standard deviations is that of the noncentral t
+    distribution with d * sqrt(n) (Cohen, 1988, section 2.4). None where it is unknown, or above MOST_SEEDS.
+    """
+    if not (isfinite(difference.half) and difference.mean):
+        return None
+    stats = need("scipy.stats")
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, difference.count - 1))
+    deviation = difference.half * sqrt(difference.count) / quantile
+    size = abs(difference.mean) / deviation if deviation else inf
+
+    def power(seeds: int) -> float:
+        limit = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1)
+        seen = stats.nct(seeds - 1, min(size, LARGEST_SIZE) * sqrt(seeds))
+        other_side = float(seen.cdf(-limit))
+        # scipy has no number for what is below the smallest one.
+        return float(seen.sf(limit)) + (other_side if isfinite(other_side) else 0.0)
+
+    # With a known deviation, which takes a few seeds less, the test would be normal.
+    normal = stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER)
+    fewest = max(FEWEST_SEEDS, int(min((normal / size) ** 2, MOST_SEEDS)))
+    return next((seeds for seeds in range(fewest, MOST_SEEDS) if power(seeds) >= POWER), None)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two variants over the seeds that both have; positive differences: `first` has the higher values."""
@@ -59,9 +89,13 @@ class Comparison:
     adjusted_rank: float = nan
 
 
-def compare_pairs(values: Mapping[str, Mapping[int, float]]) -> list[Comparison]:
-    """All pairs of variants; `values`: by variant and seed. Seeds that one of two lacks do not count."""
-    pairs = [_compare(a, values[a], b, b=values[b]) for a, b in combinations(values, 2)]
+def compare_pairs(values: Mapping[str, Mapping[int, float]], against: str = "") -> list[Comparison]:
+    """All pairs of variants, or one with all others; seeds that one of two lacks do not count.
+
+    `values`: by variant and seed.
+    """
+    names = [(against, name) for name in values if name != against] if against else combinations(values, 2)
+    pairs = [_compare(a, values[a], b, b=values[b]) for a, b in names]
     by_t, by_rank = holm([pair.t_test for pair in pairs]), holm([pair.rank_test for pair in pairs])
     return [
         replace(pair, adjusted_t=t, adjusted_rank=rank)

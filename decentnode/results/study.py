@@ -2,8 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -17,36 +16,26 @@ from decentnode.formats.metrics import Metric, chosen_metric
 from decentnode.formats.reader import NOT_OURS, StrPath, check_run, machine_parts
 from decentnode.formats.run import FINISHED, run_directory
 from decentnode.results import cards
-from decentnode.results.bands import AXES, distance_band, metric_band
-from decentnode.results.curves import (
-    BYTES,
-    MIXED_TIMES,
-    SECONDS,
-    RunCurves,
-    chosen_axis,
-    in_unit,
-    read_runs,
-    seconds_axis,
-    together,
-)
+from decentnode.results.curves import MIXED_TIMES, RunCurves, read_runs, together
 from decentnode.results.extra import missing, need
 from decentnode.results.run import Run
 from decentnode.results.statistics import (
     Comparison,
-    Interval,
     compare_pairs,
     first_crossing,
     interval,
     value_at,
 )
+from decentnode.results.study_curves import StudyCurve, study_curves
 from decentnode.results.styles import style_at
 from decentnode.results.table_cells import AT_MOST, UNKNOWN, Cell, number, of_bytes, of_seconds
+from decentnode.results.variants import Measure, Variant, are_simulated, time_doubt
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from decentnode.results.figures.plots import NotebookFigure
-    from decentnode.results.figures.plots_study import StudyCurves
+    from decentnode.results.figures.style import FigureStyle
 
 STUDY_FILE = "study.yaml"
 """The copy of its file in the directory of a study."""
@@ -58,43 +47,6 @@ MOST_ROWS = 40
 """Variants that the card of a study lists."""
 MOST_COLUMNS = 6
 """Networks that have a column each in the figure of costs."""
-Measure = Callable[[Run], float]
-"""A function for one number of a run; nan where it has none."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Runs that differ in nothing but the seed."""
-
-    name: str
-    axes: dict[str, str]
-    """The differences from the other variants: labels by axis, or values by key."""
-    runs: list[Run]
-    """The runs by seed. Only those that finished count in tables."""
-
-    @property
-    def finished(self) -> list[Run]:
-        """The runs that finished and were evaluated."""
-        return [run for run in self.runs if run.state == FINISHED and run.rows]
-
-    @property
-    def had_the_machine_alone(self) -> bool:
-        """Whether seconds of its runs compare: they are virtual, or no other run ran meanwhile."""
-        return all(run.entry is None or run.entry.alone or run.is_simulated for run in self.finished)
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether the seconds of its runs are virtual."""
-        return all(run.is_simulated for run in self.runs)
-
-    @property
-    def graph_varies(self) -> bool:
-        """Whether its runs draw their graph from the seed; otherwise all have the same."""
-        return graph_varies(self.runs[0].settings.get("graph"))
-
-    def over_seeds(self, measure: Measure) -> Interval:
-        """Returns mean and interval of a number over the finished runs."""
-        return interval([measure(run) for run in self.finished])
 
 
 class Study:
@@ -155,7 +107,7 @@ class Study:
         ]
         return [Variant(*parts) for parts in zip(names, axes, together, strict=True)]
 
-    @property
+    @cached_property
     def compared(self) -> list[Variant]:
         """The variants with at least one finished run that was evaluated."""
         return [variant for variant in self.variants if variant.finished]
@@ -163,17 +115,14 @@ class Study:
     @property
     def is_simulated(self) -> bool:
         """Whether the seconds of all its runs are virtual."""
-        return all(variant.is_simulated for variant in self.variants)
+        return are_simulated(self.variants)
 
     @property
     def time_doubt(self) -> str:
         """Returns why the seconds of its runs do not compare; empty where they do."""
-        if len({variant.is_simulated for variant in self.variants}) > 1:
-            return MIXED_TIMES
-        alone = all(variant.had_the_machine_alone for variant in self.compared)
-        return "" if alone else "runs shared the machine: do not compare"
+        return time_doubt(self.variants)
 
-    @property
+    @cached_property
     def equal_bytes(self) -> float:
         """The smallest final number of bytes per node among the finished runs; 0 only if none sends.
 
@@ -181,7 +130,7 @@ class Study:
         """
         return self._smallest(lambda run: run.bytes_per_node[-1])
 
-    @property
+    @cached_property
     def equal_seconds(self) -> float:
         """The smallest final time among the finished runs; nan without any."""
         return self._smallest(lambda run: run.seconds[-1])
@@ -203,7 +152,8 @@ class Study:
         """
         if self.target is not None:
             return self.target
-        best = [self.measures()["best"](run) for variant in self.compared for run in variant.finished]
+        measure = self.measures()["best"]
+        best = [measure(run) for variant in self.compared for run in variant.finished]
         return self.headline.easier(self.headline.worst(best)) if best else nan
 
     def measures(self, target: float | None = None) -> dict[str, Measure]:
@@ -281,11 +231,15 @@ class Study:
             rows.append(row | {"target_is_bound": self.is_bound(variant, wanted)})
         return need("pandas").DataFrame(rows)
 
-    def comparisons(self, name: str = "end") -> list[Comparison]:
-        """Makes paired tests between all variants over the seeds that they share, by one of the measures."""
+    def comparisons(self, name: str = "end", against: str = "") -> list[Comparison]:
+        """Makes paired tests between all variants over the seeds that they share, by one of the measures.
+
+        `against`: the variant that the others are compared with, instead of all pairs.
+        """
         measure = self.measures(self.default_target)[name]
         return compare_pairs(
-            {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared}
+            {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared},
+            against,
         )
 
     @property
@@ -316,9 +270,11 @@ class Study:
         """
         from decentnode.results.figures import plots_study  # loads matplotlib
 
-        return plots_study.study_figure(self._curves(chosen_metric(self.runs[0].metrics, metric), x))
+        return plots_study.study_figure(
+            study_curves(self.variants, chosen_metric(self.runs[0].metrics, metric), x)
+        )
 
-    def plot_costs(self, target: float | None = None) -> "NotebookFigure":
+    def plot_costs(self, target: float | None = None, style: "FigureStyle | None" = None) -> "NotebookFigure":
         """A matplotlib figure of the headline metric against time and, below, against bytes sent per node.
 
         For each variant the mean over seeds with its 95 % interval. Where one axis of the study names the
@@ -326,22 +282,24 @@ class Study:
         study's file. Raises BadInput where no run has finished. Intervals need scipy.
         """
         from decentnode.results.figures import plots_study  # loads matplotlib
+        from decentnode.results.figures.style import SCREEN
 
         if not self.compared:
             raise BadInput(f"{self.directories[0]}: no run has finished, so there is nothing to draw")
         axis = self._axis_of_networks()
-        columns: dict[str, dict[str, str]] = {}
-        """The name in the figure by that of the variant, for each column."""
+        columns: dict[str, list[StudyCurve]] = {}
         for variant in self.compared:
             others = ", ".join(label for name, label in variant.axes.items() if name != axis)
             column, name = (variant.axes[axis], others) if axis else ("", variant.name)
-            columns.setdefault(column, {})[variant.name] = name
+            curves = columns.setdefault(column, [])
+            curves.append(StudyCurve(name, variant, style_at(len(curves))))
         return plots_study.cost_figure(
             {
-                column: [self._curves(self.headline, x, names) for x in ("seconds", "bytes")]
-                for column, names in columns.items()
+                column: [study_curves(self.variants, self.headline, x, curves) for x in ("seconds", "bytes")]
+                for column, curves in columns.items()
             },
             self.target if target is None else target,
+            style or SCREEN,
         )
 
     def _axis_of_networks(self) -> str | None:
@@ -362,48 +320,6 @@ class Study:
                 return axis
         return None
 
-    def _curves(self, metric: Metric | None, x: str, names: Mapping[str, str] | None = None) -> "StudyCurves":
-        """The curves of all variants, or of those in `names`, which are their names in the figure."""
-        from decentnode.results.figures.plots_study import StudyCurves  # loads matplotlib
-
-        axis = chosen_axis(x)
-        if not any(run.rows for run in self.runs):
-            raise BadInput(f"{self.directories[0]}: no run has an evaluation, so there is nothing to draw")
-        shown = {variant.name: variant.name for variant in self.variants} if names is None else names
-        variants = [variant for variant in self.variants if variant.name in shown]
-        if axis is BYTES:
-            runs = [run for variant in variants for run in variant.runs]
-            axis = in_unit(max(max(run.bytes_per_node, default=0.0) for run in runs))
-        if axis is SECONDS:
-            axis = seconds_axis([self.is_simulated])
-            doubt = f" ({self.time_doubt})" if self.time_doubt else ""
-            axis = replace(axis, label=f"{axis.label}{doubt}")
-        looks = {variant.name: style_at(place) for place, variant in enumerate(variants)}
-        bands = {
-            shown[variant.name]: (
-                distance_band(variant.finished) if metric is None else metric_band(variant.finished, metric),
-                looks[variant.name],
-            )
-            for variant in variants
-            if variant.finished
-        }
-        others = {
-            f"{shown[variant.name]}, seed {run.seed} ({run.state})": (
-                AXES[x](run),
-                [row.consensus_distance or nan for row in run.rows] if metric is None else run.curve(metric),
-                looks[variant.name],
-            )
-            for variant in variants
-            for run in variant.runs
-            if run.rows and run.state != FINISHED
-        }
-        title = "consensus distance" if metric is None else metric.title
-        unit = " (%)" if metric is not None and metric.is_fraction else ""
-        return StudyCurves(
-            axis, f"{title[0].upper()}{title[1:]} against {axis.name}", f"{title}{unit}", bands, others,
-            is_logarithmic=metric is None,
-        )  # fmt: skip
-
     def _repr_html_(self) -> str:
         """Returns a card for notebooks: the curves, and a row for each variant with 95 % intervals."""
         try:
@@ -416,7 +332,7 @@ class Study:
         if any(run.rows for run in self.runs) and not missing("matplotlib", "figures"):
             from decentnode.results.figures import plots_study
 
-            picture = plots_study.study_thumbnail(self._curves(self.headline, "rounds"))
+            picture = plots_study.study_thumbnail(study_curves(self.variants, self.headline, "rounds"))
         return cards.card(f"study {self.name}", "", line, self._card_table(), picture)
 
     def _card_table(self) -> str:
@@ -493,13 +409,6 @@ def read_variants(paths: Sequence[StrPath]) -> list[RunCurves]:
         else run_of[variant.runs[0].directory]
         for variant in variants
     ]
-
-
-def graph_varies(section: Any) -> bool:
-    """Whether a section `graph`, as a run saves it, is drawn from the run's seed: it has none of its own."""
-    if not isinstance(section, dict):
-        return False
-    return section.get("seed", 0) is None or any(map(graph_varies, section.values()))
 
 
 def graphs_and_seeds(varies: dict[str, bool]) -> str:

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 # yellow, which is too pale for a line, and with the wine of Tol (2021).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
-"""The names that plotly has for `MARKERS`."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Plotly's names of dashes, by which curves differ in print without colors."""
-PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
-    "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1)), "dashdot": "-.", "longdash": (0, (9, 3)),
-}  # fmt: skip
-"""The dashes of matplotlib by their names in plotly."""
+DASHES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", (0, (5, 2)), (0, (1, 1)), "-.", (0, (9, 3)))
+"""Dashes as matplotlib has them, by which curves differ in print without colors."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +16,7 @@ class CurveStyle:
 
     color: str
     marker: str
-    symbol: str
-    dash: str
+    dash: str | tuple[int, tuple[int, ...]]
 
 
 def style_at(place: int) -> CurveStyle:
@@ -32,6 +25,5 @@ def style_at(place: int) -> CurveStyle:
     Eight follow with different colors and markers; dashes and markers together repeat after 40.
     """
     return CurveStyle(
-        PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
-        dash=DASHES[place % len(DASHES)],
-    )  # fmt: skip
+        PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], DASHES[place % len(DASHES)]
+    )

@@ -11,6 +11,13 @@ import typer
 from decentnode.cli.words import app, complete_config, examples, import_torch
 from decentnode.core.streams import print_lines
 from decentnode.errors import BadInput, ExitCode
+from decentnode.results.figure_options import (
+    FontOption,
+    FormatOption,
+    LabelOption,
+    SizeOption,
+    StyleOption,
+)
 
 
 @app.command(
@@ -88,14 +95,17 @@ def report(
             help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
         ),
     ] = None,
-    columns: Annotated[
-        int, typer.Option(min=1, max=2, help="Columns of the paper that a figure is wide.")
-    ] = 1,
+    style: StyleOption = "paper",
+    font: FontOption = None,
+    size: SizeOption = None,
+    label: LabelOption = None,
+    format: FormatOption = None,
 ) -> None:
     """Show a study, or runs, as one HTML page: tables over seeds, tests, curves, and how to repeat them."""
     from decentnode.studies.report import command
 
-    print_lines(command.report(runs, out, paper, target, columns))
+    look = {"name": style, "font": font, "size": size, "labels": label or (), "formats": format}
+    print_lines(command.report(runs, out, paper, target, look))
 
 
 @app.command(

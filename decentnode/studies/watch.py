@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from decentnode.core.streams import print_line
 from decentnode.errors import BadInput
 from decentnode.results import Study
 from decentnode.results.extra import need
-from decentnode.studies.report.page import render
 
 READ_INTERVAL = 2.0
 """A page that is younger is served again without reading the runs."""
+WORK_SHARE = 0.1
+"""The most of the time that drawing takes, so that a page of many runs leaves the machine to them."""
+SHOWN = ("evaluations.jsonl", "summary.json", "config.yaml", "study.json", "lock")
+"""The files of runs that the page shows."""
 COOKIE = "decentnode"
 
 
@@ -30,16 +34,34 @@ class LivePage:
     target: float | None = None
     _text: str = ""
     _version: str = ""
-    _read: float = 0.0
+    _drawn: float = 0.0
+    _seconds: float = 0.0
+    """How long the last drawing took."""
 
     def current(self) -> tuple[str, str]:
-        """The page and its version, which changes with the content. Raises BadInput."""
-        now = time.monotonic()
-        if not self._text or now - self._read > READ_INTERVAL:
-            self._text = render(Study(*self.directories), self.target, is_live=True)
-            self._version = hashlib.sha256(self._text.encode()).hexdigest()[:16]
-            self._read = now
+        """The page and its version, which changes with the files of the runs. Raises BadInput."""
+        age = time.monotonic() - self._drawn
+        if self._text and age <= max(READ_INTERVAL, self._seconds / WORK_SHARE):
+            return self._text, self._version
+        if (version := self._files()) != self._version:
+            from decentnode.studies.report.page import render  # loads matplotlib
+
+            began = time.monotonic()
+            self._text, self._version = render(Study(*self.directories), self.target, is_live=True), version
+            self._seconds = time.monotonic() - began
+        self._drawn = time.monotonic()
         return self._text, self._version
+
+    def _files(self) -> str:
+        """A hash of the sizes and times of all files that the page shows."""
+        found = hashlib.sha256()
+        for directory in self.directories:
+            for path in sorted(directory.rglob("*")):
+                if path.name in SHOWN:
+                    with suppress(OSError):  # an attempt that a sweep moves aside
+                        stat = path.stat()
+                        found.update(f"{path} {stat.st_size} {stat.st_mtime_ns}".encode())
+        return found.hexdigest()[:16]
 
 
 def serve(directories: Sequence[Path], host: str, port: int, token: str, target: float | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from decentnode.results.figures.plots import DPI, PALE, drawing_style
+from decentnode.results.figures.style import DPI, PALE, drawing
 from decentnode.results.styles import MARKERS, PALETTE
 
 SERIES = {
@@ -21,7 +21,7 @@ SERIES = {
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str, processors: int) -> None:
     """Draws measured curves solid and modelled ones dashed, with a line at the processors of this machine."""
-    with drawing_style():
+    with drawing():
         figure = Figure(figsize=(7, 4.4), layout="constrained")
         axes = figure.add_subplot()
         for (loop, column), place in SERIES.items():

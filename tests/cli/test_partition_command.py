@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from decentnode.studies.report.charts import partition_chart
 
 from decentnode.cli.partition import MOST_ROWS, lines, report
 from decentnode.config import loader as config
 from decentnode.errors import BadInput
 from decentnode.formats.partition_table import PartitionTable, label_distance, read_partition
 from decentnode.results.figures.plots import draw_partition
-from decentnode.studies.report.charts import partition_chart
 from tests.results.test_figures import make_run, row
 
 CONFIG = """

@@ -218,7 +218,7 @@ class TestRendezvous:
         with LauncherThreads(2, allow_different_code=True) as launchers:
             both = launchers.start(0, code=code), launchers.start(1, **{"code": code} | change)
             assert both[0].result(10.0) == both[1].result(10.0)
-            assert launchers.rendezvous_of[0].news == [
+            assert launchers.rendezvous_of[0].conditions.news == [
                 f"{machine} has {difference}; failures.allow_different_code permits it"
             ]
         with LauncherThreads(2) as launchers:
@@ -265,8 +265,8 @@ class TestRendezvous:
                 else:
                     last = launchers.start(2)
                     launchers.wait_for(2)
-                    failures = launchers.rendezvous_of[0]._failures
-                    launchers.rendezvous_of[0]._failures = replace(failures, grace=0.0)
+                    failures = launchers.rendezvous_of[0].conditions.failures
+                    launchers.rendezvous_of[0].conditions.failures = replace(failures, grace=0.0)
                     assert last.result(10.0).absent == host.result(10.0).absent == least
 
     def test_what_ends_before_the_others_are_there_ends_them_when_they_come(self, monkeypatch, capsys):
@@ -276,7 +276,7 @@ class TestRendezvous:
             with LauncherThreads(2) as launchers:
                 join = join_of(machine)
                 early = Rendezvous(launchers.mapping, machine, join, None, launchers.failures)
-                ending = launchers._pool.submit(early.part, Refuse("no dataset", is_bad_input=True))
+                ending = launchers._pool.submit(early.announce_end, Refuse("no dataset", is_bad_input=True))
                 time.sleep(0.3)
                 teller = "machine 0: " if machine == 0 else ""
                 with pytest.raises(BadInput) as found:
@@ -347,8 +347,8 @@ class TestRendezvous:
             self.leave(launchers, 1, gone, first)
             last = launchers.start(2, handshakes={4: b"two"})
             launchers.wait_for(2)
-            host_failures = launchers.rendezvous_of[0]._failures
-            launchers.rendezvous_of[0]._failures = replace(host_failures, grace=0.0)
+            host_failures = launchers.rendezvous_of[0].conditions.failures
+            launchers.rendezvous_of[0].conditions.failures = replace(host_failures, grace=0.0)
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
             assert last.result().handshakes == {0: b"zero", 4: b"two"}
 

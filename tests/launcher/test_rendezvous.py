@@ -14,6 +14,7 @@ from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
+from decentnode.launcher.cluster.agreement import StartConditions
 from decentnode.launcher.cluster.channel import Arrival
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import RelayedReports
@@ -78,10 +79,10 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
 
 def join_an_impostor(launchers, monkeypatch, lie):
     """All machines come, with signatures; machine 0 changes what they agreed on, and looks away itself."""
-    agree, honest = Rendezvous._agree, Rendezvous._unsigned
+    agree, honest = Rendezvous._agree, StartConditions.unsigned
     monkeypatch.setattr(Rendezvous, "_agree", lambda self, absent: lie(agree(self, absent)))
     monkeypatch.setattr(
-        Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+        StartConditions, "unsigned", lambda self, start: honest(self, start) if self.join.machine else ""
     )
     return start_all(launchers, signed(launchers))
 

@@ -8,7 +8,7 @@ from decentnode.formats.reader import EvaluationRow
 from decentnode.results import curves
 from decentnode.results.compare import compare
 from decentnode.results.curves import RunCurves
-from decentnode.results.figures import plots
+from decentnode.results.figures import style
 from tests.results.test_figures import make_run
 
 
@@ -88,7 +88,7 @@ def test_runs_that_are_judged_by_different_metrics_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_shows_the_table_and_draws(tmp_path, call, monkeypatch):
-    monkeypatch.setattr(plots, "DPI", 30)
+    monkeypatch.setattr(style, "DPI", 30)
     runs = [make_run(tmp_path / name, *rows, name=name) for name, rows in (("a", SLOW), ("b", QUICK))]
     code, output, _ = call("compare", *runs, "--out", tmp_path / "out")
     assert code == 0

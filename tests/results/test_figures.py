@@ -5,7 +5,6 @@ import sys
 from math import isnan
 from pathlib import Path
 
-import matplotlib
 import msgspec
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results import curves
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures import plots_privacy
+from decentnode.results.figures.style import drawing
 from decentnode.results.run_figures import make_figures
 
 SINGLE = {
@@ -81,10 +81,10 @@ def test_one_loss_that_is_not_finite_leaves_a_gap() -> None:
 
 def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
     rows = [row(0, 0.5, 0.5)]
-    axis = curves.bytes_axis([curves.RunCurves("", rows, [])])
+    axis = curves.axis_of([curves.RunCurves("", rows, [])], "bytes")
     assert (axis.label, axis.values(rows)) == ("MB sent per node", [4.0])
     silent = EvaluationRow(0, 0.0, {"accuracy": {0: 0.5}}, {}, {0: 0})
-    assert curves.bytes_axis([curves.RunCurves("", [silent], [])]).label == "bytes sent per node"
+    assert curves.axis_of([curves.RunCurves("", [silent], [])], "bytes").label == "bytes sent per node"
 
 
 def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path) -> None:
@@ -95,7 +95,7 @@ def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path) -> None:
 
 
 def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
-    with matplotlib.rc_context(figures.STYLE):
+    with drawing():
         axes = Figure().add_subplot()
         figures.panels_of(curves.read_runs([run]))["accuracy_rounds"](axes)
     mean, average = axes.lines
@@ -110,7 +110,7 @@ def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
 
 def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
     only = make_run(tmp_path / "only", row(9, 0.5, 0.7, average_model={"accuracy": 0.8}))
-    with matplotlib.rc_context(figures.STYLE):
+    with drawing():
         axes = Figure().add_subplot()
         figures.panels_of(curves.read_runs([only]))["accuracy_rounds"](axes)
     assert [line.get_marker() for line in axes.lines] == ["o", "_"]

@@ -248,7 +248,7 @@ def test_the_plot_of_a_study_has_a_band_for_each_variant(tmp_path):
     study = Study(str(tmp_path))
     figure = study.plot(x="bytes")
     (axes,) = figure.axes
-    names = ["choco", "gossip", "gossip, seed 2 (incomplete)"]
+    names = ["choco", "gossip", "not finished"]
     assert [line.get_label() for line in axes.lines] == names
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
     assert axes.lines[0].get_ydata() == pytest.approx([50, 85]) and axes.get_xlabel() == "MB sent per node"

@@ -23,7 +23,7 @@ from decentnode.results.compare import compare
 from decentnode.results.curves import read_runs
 from decentnode.results.run import RunEntry
 from decentnode.results.study import PLACES, STUDY_FILE, read_variants
-from decentnode.studies.report.charts import curve_charts
+from decentnode.results.study_curves import figures_of, study_curves
 from decentnode.studies.report.tables import cost_lines, main_table, narrow
 
 
@@ -123,7 +123,7 @@ def test_times_of_a_simulated_study_are_virtual_and_say_until_when(tmp_path):
     assert table.headings[-2:] == ["bytes to 75 %", "simulated time to 75 %"]
     assert "simulated time to 75 %" in narrow(table).headings
     assert [*cost_lines(study, 75.0)][1].split()[:2] == ["far_choco", "2"]
-    assert curve_charts(study)["accuracy_seconds"]["layout"]["xaxis"]["title"]["text"] == "simulated seconds"
+    assert study_curves(study.variants, study.headline, "seconds").axis.label == "simulated seconds"
 
 
 def test_the_best_evaluation_is_chosen_by_validation_where_there_is_some(tmp_path):
@@ -138,9 +138,9 @@ def test_the_best_evaluation_is_chosen_by_validation_where_there_is_some(tmp_pat
     assert Run(path).best == Study(path).measures()["best"](Run(path)) == pytest.approx(70.0)
     described = main_table(Study(path), 50.0)
     assert "Best: at the evaluation with the best accuracy on the validation samples." in described.notes
-    drawn = curve_charts(Study(path))["validation_accuracy_rounds"]
-    assert drawn["data"][-1]["y"] == pytest.approx([10, 20, 90, 90])
-    assert drawn["layout"]["yaxis"]["title"]["text"] == "validation accuracy (%)"
+    drawn = next(c for c in figures_of(Study(path).variants) if c.name == "validation_accuracy_rounds")
+    assert next(iter(drawn.bands.values()))[0].mean == pytest.approx([10, 20, 90, 90])
+    assert drawn.label == "validation accuracy (%)"
     assert isnan(Run(make_run(tmp_path / "b", [])).best)
 
 

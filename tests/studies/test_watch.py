@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import urllib.request
+from math import inf
 
 from starlette.testclient import TestClient
 
@@ -26,6 +27,7 @@ def test_a_page_has_a_newer_version_when_a_run_has_gone_on(tmp_path, monkeypatch
         )
     assert client.get("/version").text == first, "not read again within two seconds"
     monkeypatch.setattr(watch, "READ_INTERVAL", 0.0)
+    monkeypatch.setattr(watch, "WORK_SHARE", inf)
     assert client.get("/version").text != first and "75.0" in client.get("/").text
     assert client.post("/").status_code == 405
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400

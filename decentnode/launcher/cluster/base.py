@@ -108,7 +108,7 @@ class Cluster(ABC):
         """Sends the others what they may not know yet of the ends of nodes here."""
         return None
 
-    def part(self, error: BaseException) -> None:
+    def announce_end(self, error: BaseException) -> None:
         """Tells the machines that have not met what ends this one, and waits a while for those to come."""
         return None
 

@@ -15,15 +15,14 @@ from typing import NoReturn
 import msgspec
 
 from decentnode.communication.security.curve import Credentials
-from decentnode.communication.security.signatures import is_vouched, vouch
-from decentnode.config.loader import MOST_SHOWN
+from decentnode.communication.security.signatures import vouch
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
 from decentnode.core.streams import print_line
-from decentnode.core.text import counted, first_line, printable
+from decentnode.core.text import first_line, printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, StartError, explained
-from decentnode.launcher.cluster.agreement import agreed
+from decentnode.launcher.cluster.agreement import StartConditions, agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.cluster.place import Places
 from decentnode.launcher.state.messages import (
@@ -40,14 +39,7 @@ from decentnode.launcher.state.messages import (
 )
 from decentnode.mapping.base import Mapping, is_placeholder, tcp_endpoint
 from decentnode.mapping.reachability import why_unreachable
-from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
-_WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
-MOST_VALUE = MOST_SHOWN + 20
-
-SAME_CODE = "put the same files on all machines (failures.allow_different_code: true permits others)"
-MOST_KEYS = 5
-"""Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
 ASK_INTERVAL = 4.0
 """The longest time between two questions whether the run is in progress."""
@@ -95,17 +87,16 @@ class Rendezvous:
         self._checked = time.monotonic()
         self.last_received = dict.fromkeys(self.machines, time.monotonic())
         self._mapping = mapping
-        self._join = join
         self._joins: dict[int, Join] = {}
         """What the machines that are here have said; those of others only machine 0 has."""
         self._launchers: dict[int, bytes] = {}
         """By machine the launcher that was heard last."""
         self._started: dict[int, bytes] = {}
         """By machine the launcher that takes part in the run."""
-        self._failures = failures or FailureSettings()
+        self.conditions = StartConditions(join, mapping, failures or FailureSettings(), credentials)
         self._offer = offer
         self._start: Start | None = None
-        self._places = Places(len(self.machines), self._failures.start_deadline)
+        self._places = Places(len(self.machines), self.conditions.failures.start_deadline)
         self._early_arrivals: deque[Arrival] = deque(maxlen=MOST_EARLY)
         """Messages of a run in progress, from before this machine had its start."""
         self._next_join = self._next_ask = 0.0
@@ -116,8 +107,6 @@ class Rendezvous:
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
         """Refused connections and messages, by reason."""
-        self.news: list[str] = []
-        """Lines about machines that differ and may."""
         self._is_over = False
         """Whether the machines have met, or were told that they do not."""
 
@@ -141,7 +130,7 @@ class Rendezvous:
 
         Raises BadInput if a machine has other code. `handshakes`: the handshakes of this machine.
         """
-        own_join = msgspec.structs.replace(self._join, handshakes=handshakes)
+        own_join = msgspec.structs.replace(self.conditions.join, handshakes=handshakes)
         self._joins[self.machine] = own_join
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
@@ -160,14 +149,14 @@ class Rendezvous:
         self.last_received = {machine: -inf if machine in absent else now for machine in self.machines}
         return self._start
 
-    def part(self, refusal: Refuse) -> None:
+    def announce_end(self, refusal: Refuse) -> None:
         """Tells the other machines why this one ends before all have met; does nothing after that.
 
         They may not be here yet, so it waits for them for a while.
         """
         if self._is_over:
             return
-        seconds = min(Timeouts.early_end, self._failures.start_deadline)
+        seconds = min(Timeouts.early_end, self.conditions.failures.start_deadline)
         print_line(
             f"{self._name({self.machine})} ends before the run begins: {refusal.reason}; the other machines "
             f"are told, for at most {seconds:.0f} s"
@@ -186,7 +175,7 @@ class Rendezvous:
 
     def _send_end(self, refusal: Refuse) -> None:
         self._is_over = True
-        self.send(Ended(self.machine, refusal.reason, refusal.is_bad_input, self._join.job), 0)
+        self.send(Ended(self.machine, refusal.reason, refusal.is_bad_input, self.conditions.join.job), 0)
 
     def _after_end(self, refusal: Refuse, machine: int) -> Refuse:
         reason = f"{self._name({machine})} has ended before the run began: {printable(refusal.reason[:500])}"
@@ -203,6 +192,7 @@ class Rendezvous:
         began = clock.now()
         limit = began + deadline
         enough_since: float | None = None
+        grace = self.conditions.failures.grace
         refusal, refused_at = "", -inf
         while missing := self._missing():
             # The others must not wait for their deadline.
@@ -213,9 +203,10 @@ class Rendezvous:
             # progress would not take part in another one; they answer when they are asked.
             asks = now < min(limit, began + 3 * JOIN_INTERVAL)
             is_in_progress = asks or now - refused_at < Timeouts.machine_left()
-            enough_since = (enough_since or now) if self._suffices(missing) and not is_in_progress else None
+            suffices = self.conditions.suffices_without(missing) and not is_in_progress
+            enough_since = (enough_since or now) if suffices else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
-            if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):
+            if enough_since is not None and (now > limit or now - enough_since > grace):
                 break
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
@@ -231,7 +222,7 @@ class Rendezvous:
             for message in self.receive(timeout=CHECK_INTERVAL):
                 match message:
                     case Join():
-                        if differs := self._difference(message):
+                        if differs := self.conditions.difference(message):
                             self._refuse(differs)
                         self._joins[message.machine] = message
                         self.move(message.machine, message.address)
@@ -247,7 +238,7 @@ class Rendezvous:
                     case Wait():
                         refused_at = clock.now()
         start = self._agree(sorted(missing))
-        if unsigned := self._unsigned(start):
+        if unsigned := self.conditions.unsigned(start):
             self._refuse(Refuse(unsigned))
         self._is_over = True
         self._answer(start)
@@ -256,7 +247,7 @@ class Rendezvous:
     def _take_end(self, message: Ended) -> None:
         """Ends the start if it needs a machine that has ended; otherwise that one alone."""
         refusal = self._after_end(Refuse(message.reason, message.is_bad_input), message.machine)
-        if self._failures.start == "all":
+        if self.conditions.failures.start == "all":
             self._refuse(refusal)
         self._answer(refusal, message.machine)
         self._joins.pop(message.machine, None)
@@ -276,12 +267,6 @@ class Rendezvous:
             asked += [*others[self._turn :], *others[: self._turn]][:MOST_ASKED]
         if asked:
             self.send(self._joins[self.machine], *asked)
-
-    def _suffices(self, missing: Collection[int]) -> bool:
-        """Whether the nodes of the other machines are enough (key failures.start)."""
-        start, nodes = self._failures.start, self._mapping.num_nodes
-        least = nodes if start == "all" else int(start.removeprefix("at_least "))
-        return nodes - sum(len(self._mapping.ranks_of(machine)) for machine in missing) >= least
 
     def _missing(self) -> set[int]:
         """Returns machines that have not joined, or have left again; drops the messages of the latter."""
@@ -316,8 +301,8 @@ class Rendezvous:
         """
         assert self._start is not None, "only a machine of the run is asked"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
-        run_id = self._join.run_id if own_run else join.run_id
-        differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
+        run_id = self.conditions.join.run_id if own_run else join.run_id
+        differs = self.conditions.difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
             self._answer(Wait([self.machine]) if waits else refusal, join.machine)
             return
@@ -370,7 +355,7 @@ class Rendezvous:
     def _accepted(self, start: Start) -> Start:
         """Returns a start that this machine accepts: signatures and quorum are checked here, too."""
         self._is_over = True
-        if wrong := self._objection(start):
+        if wrong := self.conditions.objection(start):
             raise StartError(wrong)
         return start
 
@@ -438,7 +423,7 @@ class Rendezvous:
             channel.refused["identity"] += 1
             return None
         if isinstance(message, PlaceRequest):
-            if arrival.launcher and message.job == self._join.job:
+            if arrival.launcher and message.job == self.conditions.join.job:
                 offer = self._offer if self._start is not None else self._offer_before_start
                 channel.answer(msgspec.msgpack.encode(offer(message)), arrival.launcher)
             return None
@@ -476,8 +461,8 @@ class Rendezvous:
     def _is_of_this_run(self, channel: LauncherChannel, join: Join | Ended, launcher: bytes) -> bool:
         """Whether a launcher may ask to join; False, and a refusal, for another job's, or a second one."""
         machine, reason = join.machine, ""
-        if join.job != self._join.job:
-            here, there = (of.job or "no job" for of in (self._join, join))
+        if join.job != self.conditions.join.job:
+            here, there = (of.job or "no job" for of in (self.conditions.join, join))
             reason = f"machine {machine} is of another job: {there}; this port has one of {here}"
             channel.refused["another job"] += 1
         known = self._launchers.get(machine, launcher)
@@ -497,66 +482,6 @@ class Rendezvous:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-
-    def _difference(self, join: Join) -> Refuse | None:
-        """Returns the first difference to this machine that refuses another, causes before consequences."""
-        name, own_join, own = self._name({join.machine}), self._join, f"machine {self.machine}"
-        if own_join.version != join.version:
-            return Refuse(f"{name} has another version: {join.version[:12]}; {own}: {own_join.version}")
-        if code := self._other_code(join):
-            if not self._failures.allow_different_code:
-                return Refuse(f"{name} has {code}; {SAME_CODE}", is_bad_input=True)
-            line = f"{name} has {code}; failures.allow_different_code permits it"
-            self.news += [line] if line not in self.news else []
-        for field in ("digest", "dataset", "run_id"):
-            here, there = getattr(own_join, field), getattr(join, field)
-            # A machine that has nothing of the run takes that of the others.
-            is_new = field == "run_id" and own_join.or_resume and join.or_resume and not (here and there)
-            if here != there and not is_new:
-                keys = _other_values(own_join.settings, join.settings, own) if field == "digest" else ""
-                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; {own}: {here[:12] or 'none'}"
-                return Refuse(f"{name} has {differs}{keys}")
-        return None
-
-    def _other_code(self, join: Join) -> str:
-        """Returns how a machine's code differs from that of this one, as text; empty if it does not."""
-        here, own = self._join, f"machine {self.machine}"
-        if here.torch != join.torch:
-            return f"another version of torch: {printable(join.torch[:40])}; {own}: {here.torch}"
-        if here.files != join.files:
-            length = HASH_LETTERS
-            hashes = f"hash {printable(join.package[:length])}; {own}: {here.package[:length]}"
-            return f"other code than {own}: {difference(here.files, join.files)} ({hashes})"
-        return f"other code than {own}: {files}" if (files := difference(here.code, join.code)) else ""
-
-    def _objection(self, start: Start) -> str:
-        """Returns why this machine does not accept the start; an empty text if it does."""
-        # A handshake of an absent node could only be forged.
-        sender = f"machine {start.machine}"
-        if not start.presences.keys() | start.addresses.keys() <= set(self.machines):
-            return f"{sender} names machines that the run does not have"
-        here = set(self.machines) - set(start.absent)
-        ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
-        if not start.handshakes.keys() <= (set() if start.late else ranks):
-            return f"{sender} passes on words of nodes that are not here"
-        if start.late:
-            return ""
-        absent = set(self.machines) - here
-        if self.machine in absent or not self._suffices(absent):
-            return f"{sender} would start without {self._name(absent)} (key failures.start)"
-        return self._unsigned(start)
-
-    def _unsigned(self, start: Start) -> str:
-        """Returns a machine whose handshakes have no valid signature; empty if there is none."""
-        if not self._credentials or not self._credentials.signers:
-            return ""
-        for machine in set(self.machines) - set(start.absent):
-            ranks = self._mapping.ranks_of(machine)
-            handshakes = {rank: content for rank, content in start.handshakes.items() if rank in ranks}
-            signature = start.signatures.get(machine, b"")
-            if not is_vouched(self._credentials, machine, self._join.digest, handshakes, signature):
-                return f"{self._name({machine})} has not signed the handshakes of its nodes"
-        return ""
 
     def _agree(self, absent: list[int]) -> Start:
         """Returns the agreement of the machines that are here; informs all of the reason if there is none."""
@@ -579,15 +504,3 @@ class Rendezvous:
 
     def _name(self, machines: Iterable[int]) -> str:
         return "; ".join(map(self._mapping.describe, sorted(machines)))
-
-
-def _other_values(here: dict[str, str], there: dict[str, str], own: str) -> str:
-    """Returns a line for each setting with different values on two machines, with both of them."""
-    keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
-    lines = [
-        f"\n  {printable(key[:100])}: {printable(there.get(key, 'none')[:MOST_VALUE])}; "
-        f"{own}: {here.get(key, 'none')}"
-        for key in keys[:MOST_KEYS]
-    ]
-    more = f"\n  and {counted(len(keys) - MOST_KEYS, 'more setting')}" if len(keys) > MOST_KEYS else ""
-    return "".join(lines) + more

@@ -197,15 +197,15 @@ class SeveralMachines(Cluster):
 
     def _log_differences(self) -> None:
         """Logs which machines run other code than this one, and may."""
-        while self._rendezvous.news:
-            self._event_log.log("code", self._rendezvous.news.pop(0))
+        while self._rendezvous.conditions.news:
+            self._event_log.log("code", self._rendezvous.conditions.news.pop(0))
 
     def conclude(self) -> None:
         # The reports of its nodes' ends may have been lost with a broken connection.
         self._relay(self.membership.standing())
 
-    def part(self, error: BaseException) -> None:
-        self._rendezvous.part(refusal_for(error))
+    def announce_end(self, error: BaseException) -> None:
+        self._rendezvous.announce_end(refusal_for(error))
 
     def close(self) -> None:
         self._rendezvous.close()

@@ -372,7 +372,7 @@ def write_state(
     """
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
-        "starts": start.starts, "dataset": experiment.samples.digest,
+        "starts": start.starts, "dataset": experiment.samples.digest, "tests": experiment.samples.test_digest,
         "metrics": msgspec.to_builtins(experiment.plan.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
         "samples": experiment.samples.form,

@@ -7,76 +7,76 @@ import argparse
 import io
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy import linspace
 
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput, ExitCode
-from decentnode.formats.metrics import LOCAL, LOSS, TRAIN_LOSS, Metric
+from decentnode.formats.metrics import DISTANCE, LOCAL, LOSS, TRAIN_LOSS, Metric
 from decentnode.formats.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
 from decentnode.formats.reader import StrPath
 from decentnode.results.coordinates import PERCENTS as COORDINATE_PERCENTS
 from decentnode.results.curves import (
+    AXES,
     MANY_NODES,
     ROUNDS,
     Axis,
     RunCurves,
     Spread,
-    bytes_axis,
+    axis_of,
     chosen_metric,
     different_datasets,
     last_values,
+    metric_label,
     percentiles_of,
     read_runs,
-    seconds_axis,
     spread_of,
+)
+from decentnode.results.figures.style import (
+    INK,
+    PALE,
+    SCREEN,
+    FigureStyle,
+    drawing,
+    linear,
+    logarithmic,
+    write,
+    write_all,
 )
 from decentnode.results.styles import MARKERS, PALETTE
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
 """The colors where there are more runs than colors in the palette."""
-INK, PALE = "#222222", "#777777"
-STYLE: dict[Any, Any] = {
-    "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titleweight": "bold",
-    "axes.edgecolor": PALE, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": "#e4e4e4", "grid.linewidth": 0.8, "lines.linewidth": 2.0, "lines.markersize": 4.0,
-    "legend.frameon": False, "legend.fontsize": 9, "figure.facecolor": "white", "axes.labelpad": 6.0,
-    "figure.constrained_layout.h_pad": 0.09, "figure.constrained_layout.w_pad": 0.12,
-}  # fmt: skip
 STD_ALPHA, RANGE_ALPHA = 0.26, 0.13
 AVERAGE_WIDTH = 1.3
 BAR_WIDTH = 12
 """The width in points of a bar, which replaces a band where there is only one point."""
-MOST_MARKED = 30
-"""Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
 MOST_BARS = 100
 """The most counts with gaps between their bars; more are one area."""
-DPI = 130
 SCREEN_DPI = 72
 """Points of a figure that notebooks show as one pixel of the page."""
-THUMBNAIL_INCHES = (4.4, 2.2)
 MIDDLE = "#808080"
 """The gray with enough contrast to white and to black."""
-THUMBNAIL: dict[Any, Any] = {
-    "font.size": 8, "lines.linewidth": 1.6, "lines.markersize": 3.0, "grid.color": "#80808040",
-    "axes.edgecolor": MIDDLE, "axes.labelcolor": MIDDLE, "xtick.color": MIDDLE, "ytick.color": MIDDLE,
-}  # fmt: skip
-"""The style of pictures that stand on the page's own background, light or dark."""
+THUMBNAIL = replace(
+    SCREEN, width=4.4, height=2.2,
+    parameters=SCREEN.parameters
+    | {
+        "font.size": 8, "lines.linewidth": 1.6, "lines.markersize": 3.0, "grid.color": f"{MIDDLE}40",
+        "axes.edgecolor": MIDDLE, "axes.labelcolor": MIDDLE, "xtick.color": MIDDLE, "ytick.color": MIDDLE,
+    },
+)  # fmt: skip
+"""The style of figures that stand on the page's own background, light or dark."""
 STD, RANGE, AVERAGE = "± standard deviation", "lowest to highest", "average model"
 QUARTILES, NEARLY_ALL, MEAN_OF_MANY = "25 to 75 % of the nodes", "5 to 95 %", "mean"
 """Names of the parts of a curve in the legend; the second line has those of many nodes."""
@@ -87,72 +87,61 @@ LOSS_COSTS = ("loss_bytes", "loss_seconds")
 Panel = Callable[[Axes], None]
 
 
-@contextmanager
-def drawing_style(style: Mapping[Any, Any] | None = None) -> Iterator[None]:
-    """Draws with matplotlib's defaults, our style and `style`; a user's matplotlibrc has no part in it."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE | dict(style or {}))
-        yield
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the runs on the command line, prints the pictures' paths, and returns an exit code."""
     parser = argparse.ArgumentParser("decentnode plot", description="Draws one run, or compares several.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--out", type=Path, help="a folder; default: that of a single run, or comparison")
-    parser.add_argument("--metric", help="the metric to judge by, instead of the headline metric")
-    chosen = parser.parse_args(argv)
-    out = chosen.out or (chosen.runs[0] if len(chosen.runs) == 1 else Path("comparison"))
     try:
-        print(*plot(chosen.runs, out, chosen.metric), sep="\n")
+        print(*plot(parser.parse_args(argv).runs), sep="\n")
     except BadInput as error:
         print(error, file=sys.stderr)
         return ExitCode.BAD_INPUT
     return ExitCode.OK
 
 
-def plot(runs: Sequence[StrPath], out: StrPath, metric: str | None = None) -> list[Path]:
-    """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`.
+def plot(
+    runs: Sequence[StrPath], out: StrPath | None = None, metric: str | None = None,
+    style: FigureStyle = SCREEN,
+) -> list[Path]:  # fmt: skip
+    """Draws one run or compares several: one figure per panel in `out/figures`, and `out/overview.png`.
 
-    `metric`: the one to judge by, instead of the headline metric.
+    `out`: by default the directory of a single run, or `comparison`. `metric`: the one to judge by, instead
+    of the headline metric. Raises BadInput.
     """
-    return draw(chosen_metric(read_runs(runs), metric), Path(out))
+    folder = Path(out or (runs[0] if len(runs) == 1 else "comparison"))
+    return draw(chosen_metric(read_runs(runs), metric), folder, style)
 
 
-def draw(curves: Sequence[RunCurves], out: Path) -> list[Path]:
-    """Draws runs that were read; the same pictures, and the same errors."""
-    panels = panels_of(curves)
-    try:
-        (out / "figures").mkdir(parents=True, exist_ok=True)
-        with drawing_style():
-            pictures = [_save(overview(curves, panels), out / "overview.png")]
-            for name, panel in panels.items():
-                pictures.append(_save(single(curves, panel), out / "figures" / f"{name}.png"))
-        return pictures
-    except OSError as error:
-        raise BadInput(f"{out}: the pictures cannot be written: {error.strerror}") from error
+def draw(curves: Sequence[RunCurves], out: Path, style: FigureStyle = SCREEN) -> list[Path]:
+    """Draws runs that were read; the same pictures, and the same errors. A paper gets no overview."""
+    curves = [replace(run, name=style.name_of(run.name)) for run in curves]
+    panels, pictures = panels_of(curves, style), list[Path]()
+    with drawing(style):
+        if style.has_titles:
+            pictures += write_all(overview(curves, panels), out / "overview", style.formats)
+        for name, panel in panels.items():
+            pictures += write_all(single(curves, panel, style), out / "figures" / name, style.formats)
+    return pictures
 
 
-def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
+def panels_of(runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> dict[str, Panel]:
     """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
     for metric in _judging(tested[0]) if tested else ():
-        time = seconds_axis([run.is_simulated for run in tested])
-        for axis in (ROUNDS, bytes_axis(tested), time):
-            panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
+        for axis in (axis_of(tested, name) for name in AXES):
+            panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis, style)
     local = tested[0].headline.of_local if tested else None
     if local is not None and all(local in run.metrics for run in tested):
-        panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS)
+        panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS, style)
     if any(run.distances for run in runs):
-        panels["consensus_distance"] = _distances(runs, ROUNDS)
+        panels[DISTANCE] = _distances(runs, ROUNDS, style)
     if len(runs) == 1 and (table := runs[0].partition):
-        panels["labels" if table.labels else "samples"] = lambda axes: _draw_partition(axes, table)
+        panels["labels" if table.labels else "samples"] = lambda axes: draw_partition_in(axes, table)
     elif tested:
-        panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs)
+        panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs, style)
     if len(runs) == 1 and len(tested) == 1 and len(runs[0].rows[-1].ranks) > 1:
-        panels |= {f"{m.name}_percentiles": _percentiles(runs[0], m) for m in _judging(tested[0])}
+        panels |= {f"{m.name}_percentiles": _percentiles(runs[0], m, style) for m in _judging(tested[0])}
     if any(run.sent_shares for run in runs):
         panels["coordinates"] = _coordinates(runs)
         panels["coordinates_in_order"] = _coordinates_in_order(runs)
@@ -195,35 +184,32 @@ def as_png(figure: Figure, transparent: bool = False) -> bytes:
 
 def run_figure(run: RunCurves, metric: Metric | None, axis: Axis) -> NotebookFigure:
     """Returns one curve of a run that was evaluated; without a metric the consensus distance."""
-    with drawing_style():
+    with drawing():
         panel = _distances([run], axis) if metric is None else _curves([run], metric, axis)
         return single([run], panel)
 
 
 def thumbnail(run: RunCurves) -> bytes:
     """Returns the headline metric by round as a small PNG without a background."""
-    with drawing_style(THUMBNAIL):
-        figure = Figure(figsize=THUMBNAIL_INCHES, layout="constrained")
-        axes, (style,) = figure.add_subplot(), styled([run])
+    with drawing(THUMBNAIL):
+        figure = Figure(figsize=(THUMBNAIL.width, THUMBNAIL.height), layout="constrained")
+        axes, (run_style,) = figure.add_subplot(), styled([run])
         x, spread = ROUNDS.values(run.rows), spread_of(run.rows, run.headline)
-        _draw_spread(axes, x, spread, style=style, are_many=are_many([run]))
-        axes.set(xlabel=ROUNDS.label, ylabel=_label(run.headline))
-        axes.xaxis.set_major_locator(_locator(ROUNDS))
+        _draw_spread(axes, x, spread, run_style=run_style, are_many=are_many([run]), style=THUMBNAIL)
+        axes.set(xlabel=ROUNDS.label, ylabel=metric_label(run.headline))
+        linear(axes.xaxis, integer=True)
         return as_png(figure, transparent=True)
 
 
-def single(runs: Sequence[RunCurves], panel: Panel) -> NotebookFigure:
+def single(runs: Sequence[RunCurves], panel: Panel, style: FigureStyle = SCREEN) -> NotebookFigure:
     """Returns one panel by itself, with its legend."""
-    figure = NotebookFigure(figsize=(7, 4.6), layout="constrained")
-    panel(figure.add_subplot())
+    figure = NotebookFigure(figsize=(style.width, style.height), layout="constrained")
+    axes = figure.add_subplot()
+    panel(axes)
+    if not style.has_titles:
+        axes.set_title("")
     _add_legend(figure, runs)
     return figure
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=DPI)
-    return path
 
 
 def _headline(runs: Sequence[RunCurves]) -> str:
@@ -272,7 +258,7 @@ def _keys(runs: Sequence[RunCurves]) -> list[Line2D | Patch]:
 
 
 @dataclass(frozen=True)
-class Style:
+class RunStyle:
     """How a run is drawn, the same in all panels."""
 
     run: RunCurves
@@ -280,31 +266,34 @@ class Style:
     marker: str
     name: str
     """The name in the legend; empty for a single run."""
+    place: int
+    """Its place among the runs."""
 
 
-def styled(runs: Sequence[RunCurves]) -> list[Style]:
+def styled(runs: Sequence[RunCurves]) -> list[RunStyle]:
     """Each run with a color of its own."""
     colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
     names = [""] if len(runs) == 1 else [run.name for run in runs]
     markers = itertools.cycle(MARKERS)
-    return [Style(*values) for values in zip(runs, colors, markers, names, strict=False)]
+    return [RunStyle(*values) for values in zip(runs, colors, markers, names, range(len(runs)), strict=False)]
 
 
-def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
+def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis, style: FigureStyle = SCREEN) -> Panel:
     def draw(axes: Axes) -> None:
-        for style in (style for style in styled(runs) if style.run.rows):
-            x, y = axis.values(style.run.rows), spread_of(style.run.rows, metric)
-            _draw_spread(axes, x, y, style=style, are_many=are_many(runs))
+        for run_style in (run_style for run_style in styled(runs) if run_style.run.rows):
+            x, y = axis.values(run_style.run.rows), spread_of(run_style.run.rows, metric)
+            _draw_spread(axes, x, y, run_style=run_style, are_many=are_many(runs), style=style)
             if are_many(runs) and len(runs) == 1 and len(x) > 1:
                 axes.plot(x, y.mean, color=INK, linestyle=":", linewidth=AVERAGE_WIDTH, label=MEAN_OF_MANY)
             if any(map(isfinite, y.average)):
-                dashes = INK if len(runs) == 1 else style.color
+                dashes = INK if len(runs) == 1 else run_style.color
                 axes.plot(
                     x, y.average, color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE,
                     marker="_" if len(x) == 1 else "",
                 )  # fmt: skip
-        axes.set(xlabel=axis.label, ylabel=_label(metric))
-        axes.xaxis.set_major_locator(_locator(axis))
+        axes.set(xlabel=axis.label, ylabel=_label(metric, style))
+        linear(axes.xaxis, integer=axis is ROUNDS)
+        linear(axes.yaxis)
         axes.set_title(f"{_capitalized(metric.title)} against {axis.name}")
 
     return draw
@@ -314,12 +303,8 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _label(metric: Metric) -> str:
-    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
-
-
-def _locator(axis: Axis) -> MaxNLocator:
-    return MaxNLocator(steps=[1, 2, 5, 10], integer=axis is ROUNDS)
+def _label(metric: Metric, style: FigureStyle) -> str:
+    return style.names.get(metric.name, metric_label(metric))
 
 
 def are_many(runs: Sequence[RunCurves]) -> bool:
@@ -327,7 +312,9 @@ def are_many(runs: Sequence[RunCurves]) -> bool:
     return any(len(run.rows[-1].ranks) >= MANY_NODES for run in runs if run.rows)
 
 
-def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style, are_many: bool) -> None:
+def _draw_spread(
+    axes: Axes, x: list[float], spread: Spread, run_style: RunStyle, are_many: bool, style: FigureStyle
+) -> None:
     """A line for the mean, a dark band for the standard deviation, a light one for all nodes.
 
     The dark band stays within the light one, because no node is outside of it. Of many nodes the line is
@@ -341,12 +328,12 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style, are_m
         light, dark = (low, high, NEARLY_ALL), (quarter, three_quarters, QUARTILES)
     if any(most > least for least, most in zip(spread.least, spread.most, strict=True)):
         for (bottom, top, label), alpha in ((light, RANGE_ALPHA), (dark, STD_ALPHA)):
-            options = {"color": style.color, "alpha": alpha, "label": label}
+            options = {"color": run_style.color, "alpha": alpha, "label": label}
             if len(x) == 1:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **options)
             else:
                 axes.fill_between(x, bottom, top, linewidth=0, **options)
-    _draw_line(axes, x, line, style=style, meaning=line_label(style.run, are_many))
+    _draw_line(axes, x, line, run_style, style, meaning=line_label(run_style.run, are_many))
 
 
 def line_label(run: RunCurves, are_many: bool = False) -> str:
@@ -362,59 +349,48 @@ def line_label(run: RunCurves, are_many: bool = False) -> str:
     return f"{what} of {run.rows[-1].mean_over or 'the nodes'}"
 
 
-def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
+def _draw_line(
+    axes: Axes, x: list[float], y: list[float], run_style: RunStyle, style: FigureStyle, meaning: str = ""
+) -> None:
     """`meaning` is the name of the line in the legend for a single run."""
-    marker = style.marker if len(x) <= MOST_MARKED else ""
-    axes.plot(x, y, color=style.color, marker=marker, label=style.name or meaning)
+    axes.plot(
+        x, y, color=run_style.color, marker=run_style.marker, markevery=style.marks(len(x), run_style.place),
+        label=run_style.name or meaning,
+    )  # fmt: skip
 
 
-def _distances(runs: Sequence[RunCurves], axis: Axis) -> Panel:
+def _distances(runs: Sequence[RunCurves], axis: Axis, style: FigureStyle = SCREEN) -> Panel:
     """Consensus distance, on a logarithmic scale."""
 
     def draw(axes: Axes) -> None:
-        for style in styled(runs):
-            rows = [row for row in style.run.rows if row.consensus_distance is not None]
+        for run_style in styled(runs):
+            rows = [row for row in run_style.run.rows if row.consensus_distance is not None]
             distances = [row.consensus_distance or 0.0 for row in rows]
             if rows:
-                _draw_line(axes, axis.values(rows), distances, style=style)
-        axes.set(xlabel=axis.label, ylabel="distance to the mean model, relative")
-        # A distance of 0 has no place on this scale: its line leaves the picture below.
-        axes.set_yscale("log", nonpositive="clip")
-        number_decades(axes)
-        axes.xaxis.set_major_locator(_locator(axis))
+                _draw_line(axes, axis.values(rows), distances, run_style, style)
+        axes.set(xlabel=axis.label, ylabel=style.names.get(DISTANCE, "distance to the mean model, relative"))
+        logarithmic(axes)
+        linear(axes.xaxis, integer=axis is ROUNDS)
         axes.set_title("Consensus distance" if axis is ROUNDS else f"Consensus distance against {axis.name}")
 
     return draw
-
-
-def number_decades(axes: Axes) -> None:
-    """Sets plain numbers on a logarithmic axis; a shorter range has more of them between powers of ten."""
-    least, most = axes.get_ylim()
-    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 6, 8) if most < 10 * least else (2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}" if most < 1000 * least else NullFormatter())
-    axes.grid(visible=True, which="minor", axis="y")
 
 
 def draw_partition(table: PartitionTable, path: Path) -> None:
     """Draws which samples each rank has: labels, sizes and groups; raises BadInput."""
     counts = {"samples": table.samples} | ({"groups": table.groups} if table.groups else {})
     widths = [3.0] * bool(table.labels) + [1.0] * len(counts)
-    with drawing_style():
+    with drawing():
         figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
         panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         if table.labels:
             _draw_labels(panels[0], table.labels)
         for axes, (name, numbers) in zip(panels[-len(counts) :], counts.items(), strict=True):
             _draw_counts(axes, name, numbers)
-        FigureCanvasAgg(figure)
-        try:
-            figure.savefig(path, dpi=DPI)
-        except OSError as error:
-            raise BadInput(f"--draw: {path}: cannot be written: {error.strerror}") from error
+        write(figure, path)
 
 
-def _draw_partition(axes: Axes, table: PartitionTable) -> None:
+def draw_partition_in(axes: Axes, table: PartitionTable) -> None:
     """The labels of each node, or its number of samples where they have no labels."""
     if table.labels:
         _draw_labels(axes, table.labels)
@@ -434,8 +410,8 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
     order = "nodes, the most above" if is_sorted else "rank"
     axes.set(xlabel=name, ylabel=order, ylim=(len(counts) - 0.5, -0.5), xlim=(0, None))
     axes.grid(visible=False, axis="y")
-    axes.yaxis.set_major_locator(_locator(ROUNDS))
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    linear(axes.yaxis, integer=True)
+    linear(axes.xaxis, most=4, integer=True)
     axes.set_title(f"{name.capitalize()} of each node")
 
 
@@ -452,27 +428,27 @@ def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=of, pad=0.02).outline.set_visible(False)
-    if len(labels[0]) <= MOST_LABELS:
-        axes.set_xticks(range(len(labels[0])))
+    if columns <= MOST_LABELS:
+        axes.set_xticks(range(columns))
     axes.set(xlabel="label", ylabel=order)
-    axes.yaxis.set_major_locator(_locator(ROUNDS))
+    linear(axes.yaxis, integer=True)
     axes.set_title("Labels of each node")
 
 
-def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
+def _draw_nodes(axes: Axes, runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> None:
     """Every node's last headline metric, the worst first: a horizontal line is a fair result."""
-    for style in (style for style in styled(runs) if style.run.rows):
-        values = last_values(style.run)
+    for run_style in (run_style for run_style in styled(runs) if run_style.run.rows):
+        values = last_values(run_style.run)
         share = [100 * (i + 0.5) / len(values) for i in range(len(values))]
-        _draw_line(axes, share, values, style=style)
+        _draw_line(axes, share, values, run_style, style)
     headline = next(run.headline for run in runs if run.rows)
-    axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline), xlim=(0, 100))
+    axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline, style), xlim=(0, 100))
     some = {over for run in runs if run.rows and (over := run.rows[-1].mean_over)}
     of = "every node" if not some else some.pop() if len(some) == 1 else "the tested nodes"
     axes.set_title(f"{headline.words.capitalize()} of {of} at the end")
 
 
-def _percentiles(run: RunCurves, metric: Metric) -> Panel:
+def _percentiles(run: RunCurves, metric: Metric, style: FigureStyle = SCREEN) -> Panel:
     """Percentiles over the nodes by round; 0 is the worst node, 100 the best one."""
 
     def draw(axes: Axes) -> None:
@@ -482,8 +458,8 @@ def _percentiles(run: RunCurves, metric: Metric) -> Panel:
         marker = "o" if len(rounds) == 1 else ""
         for percent, values, color in zip(PERCENTS, lines, colors, strict=True):
             axes.plot(rounds, values, color=color, linewidth=1.5, marker=marker, label=f"{percent} %")
-        axes.set(xlabel=ROUNDS.label, ylabel=_label(metric))
-        axes.xaxis.set_major_locator(_locator(ROUNDS))
+        axes.set(xlabel=ROUNDS.label, ylabel=_label(metric, style))
+        linear(axes.xaxis, integer=True)
         axes.legend(title="nodes", loc="upper left", bbox_to_anchor=(1.0, 1.0))
         axes.set_title(f"{metric.words.capitalize()}: percentiles of the nodes")
 
@@ -538,7 +514,7 @@ def named_figure(run: RunCurves, name: str) -> NotebookFigure:
     panels = panels_of([run])
     if name not in panels:
         raise BadInput(f"{run.name}: has no figure {quoted(name)} (it has {', '.join(panels)})")
-    with drawing_style():
+    with drawing():
         return single([run], panels[name])
 
 

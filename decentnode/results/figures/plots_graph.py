@@ -22,8 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from decentnode.core.text import counted
-from decentnode.errors import BadInput
-from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
+from decentnode.results.figures.style import INK, PALE, SCREEN, drawing, write
 from decentnode.results.styles import PALETTE
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
@@ -86,14 +85,8 @@ class GraphPicture:
 
 def draw_graph(picture: GraphPicture, path: Path) -> None:
     """Writes the picture; raises BadInput."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
-            figure_of(picture).savefig(
-                path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None
-            )
-    except OSError as error:
-        raise BadInput(f"{path}: the picture cannot be written: {error.strerror}") from error
+    with drawing(SCREEN.without_grid()):
+        write(figure_of(picture), path)
 
 
 def figure_of(picture: GraphPicture) -> Figure:

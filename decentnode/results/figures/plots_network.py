@@ -20,9 +20,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from decentnode.core.text import readable_rate, short_time
-from decentnode.errors import BadInput
-from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
 from decentnode.results.figures.plots_graph import MARGIN, SHAPES, diameter_of, draw_node
+from decentnode.results.figures.style import INK, PALE, SCREEN, drawing, write
 from decentnode.results.styles import PALETTE
 
 LATENCIES, RATES = matplotlib.colormaps["plasma_r"], matplotlib.colormaps["viridis"]
@@ -57,13 +56,8 @@ class NetworkPicture:
 
 def draw_network(picture: NetworkPicture, path: Path) -> None:
     """Writes the picture; raises BadInput."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
-            figure = _matrix(picture) if picture.places is None else _graph(picture, picture.places)
-            figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise BadInput(f"{path}: the picture cannot be written: {error.strerror}") from error
+    with drawing(SCREEN.without_grid()):
+        write(_matrix(picture) if picture.places is None else _graph(picture, picture.places), path)
 
 
 def _graph(picture: NetworkPicture, places: Numbers) -> Figure:

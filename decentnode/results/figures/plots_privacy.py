@@ -15,8 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from decentnode.errors import BadInput
-from decentnode.results.figures.plots import DPI, PALE, drawing_style
+from decentnode.results.figures.style import PALE, SCREEN, drawing, write
 from decentnode.results.styles import MARKERS, style_at
 
 Matrix = NDArray[np.float64]
@@ -32,7 +31,7 @@ UNSEEN, KNOWN = "#ffffff", "#dddddd"
 
 def draw_heat_map(title: str, tables: Mapping[str, Matrix], path: Path) -> None:
     """Writes a panel for each table of epsilon[u, v], all with the same scale; raises BadInput."""
-    with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
+    with drawing(SCREEN.without_grid()):
         write(heat_map(title, tables), path)
 
 
@@ -95,7 +94,7 @@ class Panel:
 
 def draw_frontier(title: str, utility: str, panels: Sequence[Sequence[Panel]], path: Path) -> None:
     """Writes panels of utility against costs, with the front of each marked; raises BadInput."""
-    with drawing_style({"svg.fonttype": "path", "svg.hashsalt": ""}):
+    with drawing():
         write(frontier_figure(title, utility, panels), path)
 
 
@@ -156,12 +155,3 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
 
 def _half(value: float) -> float | None:
     return value if isfinite(value) else None
-
-
-def write(figure: Figure, path: Path) -> None:
-    """Saves a picture; raises BadInput."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise BadInput(f"{path}: the picture cannot be written: {error.strerror}") from error

@@ -1,35 +1,35 @@
 """`decentnode report`: the page of a study, and its tables and figures for a paper."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.formats.run import FINISHED
 from decentnode.results import Study
-from decentnode.results.extra import need
 from decentnode.results.run import Run
-from decentnode.studies.report.page import page
 
 FILE = "report.html"
 
 
 def report(
-    directories: Sequence[Path], out: Path | None, paper: Path | None, target: float | None, columns: int = 1
-) -> Iterator[str]:
+    directories: Sequence[Path], out: Path | None, paper: Path | None, target: float | None,
+    style: Mapping[str, Any] | None = None,
+) -> Iterator[str]:  # fmt: skip
     """Writes the page, and the files for a paper if a folder is given; yields what to tell the user.
 
-    `columns`: 1 or 2, the columns of the paper that its figures are wide.
-
-    Raises BadInput.
+    `style`: the options of `chosen_style` for the figures of the paper. Raises BadInput.
     """
+    from decentnode.studies.report.page import page  # loads matplotlib
+
     study = Study(*directories)
     path = out or (directories[0] / FILE if len(directories) == 1 else Path(FILE))
     unfinished = [run for run in study.runs if run.state != FINISHED]
     try:
         write_durably(path, [page(study, target).encode()])
-        written = _paper(study, paper, target, columns=columns) if paper else []
+        written = _paper(study, paper, target, style or {}) if paper else []
     except OSError as error:
         raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
     for run in unfinished:
@@ -46,10 +46,12 @@ def report(
     yield from map(str, written)
 
 
-def _paper(study: Study, folder: Path, target: float | None, columns: int) -> list[Path]:
+def _paper(study: Study, folder: Path, target: float | None, style: Mapping[str, Any]) -> list[Path]:
     if not study.compared:
         raise BadInput(f"{study.directories[0]}: no run has finished yet, so there is nothing for a paper")
-    need("matplotlib", "figures")
+    from decentnode.results.figures.style import chosen_style  # loads matplotlib
     from decentnode.studies.report import paper
 
-    return paper.write(study, folder, study.default_target if target is None else target, columns)
+    return paper.write(
+        study, folder, study.default_target if target is None else target, chosen_style(**style)
+    )

@@ -12,8 +12,8 @@ from decentnode.results import Study
 from decentnode.results.attack_results import AttackResult, read_results
 from decentnode.results.run import Run
 from decentnode.results.statistics import Interval, interval
-from decentnode.results.study import Variant
 from decentnode.results.table_cells import UNKNOWN, Cell, number, of_bytes, of_seconds, plain
+from decentnode.results.variants import Variant
 from decentnode.studies.report.claims import Claims
 from decentnode.studies.report.tables import Table
 

@@ -2,30 +2,25 @@
 
 import json
 import shlex
-from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import networkx as nx  # type: ignore[import-untyped]
-
-from decentnode.config.loader import load_plugin
-from decentnode.core.registry import GRAPHS, reading_only
-from decentnode.core.text import first_line
 from decentnode.core.version import __version__
-from decentnode.errors import BadInput
 from decentnode.formats.run import FINISHED
-from decentnode.graph.base import Graph
 from decentnode.results import Run, Study, read_object
 from decentnode.results.extra import need
+from decentnode.results.statistics import Comparison
 from decentnode.results.study import OF_ONE_RUN
-from decentnode.studies.report import charts, tables
+from decentnode.studies.report import pictures, tables
+from decentnode.studies.report.pictures import Picture
 from decentnode.studies.report.tables import Table
 
 FILES = Path(__file__).parent / "files"
-MOST_DRAWN = 200
-"""Nodes of the largest graph that is drawn."""
+MOST_IN_PAIRS = 12
+"""Variants of which all pairs are compared; of more, each with the best one."""
 
 
 def page(study: Study, target: float | None = None) -> str:
@@ -37,56 +32,59 @@ def page(study: Study, target: float | None = None) -> str:
 
 
 def render(study: Study, target: float | None, is_live: bool) -> str:
-    """The page; a live one asks its server for newer versions, and loads them."""
-    content = page_content(study, study.default_target if target is None else target)
+    """The page; a live one asks its server for newer versions, and shows them."""
     environment = need("jinja2").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    costs = ""
-    if study.compared and study.is_simulated and not is_live:
-        from decentnode.results.figures.plots import as_png  # loads matplotlib
-
-        costs = b64encode(as_png(study.plot_costs(target))).decode()
     template = environment.from_string((FILES / "page.html").read_text())
     return str(
         template.render(
-            content,
+            page_content(study, study.default_target if target is None else target),
+            pictures={picture.name: picture for picture in pictures_of(study, target, is_live)},
             is_live=is_live,
-            costs=costs,
-            charts_json=as_script(content["charts"]),
             style=(FILES / "page.css").read_text(),
             script=(FILES / "page.js").read_text(),
-            plotly=need("plotly.offline").get_plotlyjs(),
         )
     )
 
 
 def page_content(study: Study, target: float) -> dict[str, Any]:
-    """Returns the content of the page as plain values: tables, charts and the runs with their states."""
+    """Returns the content of the page, without its figures, as plain values: tables and runs with states."""
     content: dict[str, Any] = {
         "name": study.name, "version": __version__, "headline": study.headline.name,
         "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
         "differences": None,
         "runs": [_run(variant.name, run) for variant in study.variants for run in variant.runs],
-        "charts": charts.curve_charts(study) if any(run.rows for run in study.runs) else {},
     }  # fmt: skip
-    for i, group in enumerate(("curves", "axes")):
-        content[group] = list(dict.fromkeys(name.rsplit("_", 1)[i] for name in content["charts"]))
-    if study.compared:
-        content["charts"]["spread"] = charts.spread_chart(study)
-        content["charts"]["distance"] = charts.distance_chart(study)
-    if comparisons := study.comparisons():
+    if comparisons := _comparisons(study):
         content["differences"] = asdict_table(tables.difference_table(comparisons, study.headline))
-    first = study.runs[0]
-    if partition := charts.partition_chart(first):
-        content["charts"]["partition"] = partition
-    graph = _graph_chart(first)
-    content["graph_lacks"] = graph if isinstance(graph, str) else ""
-    if not isinstance(graph, str):
-        content["charts"]["graph"] = graph
     content["settings"] = {
         variant.name: json.dumps(_own_settings(variant.runs[0]), indent=2, default=str)
         for variant in study.variants
     }
     return content
+
+
+def _comparisons(study: Study) -> list[Comparison]:
+    """All pairs of variants; of many those with the best one."""
+    ends = {variant.name: variant.over_seeds(lambda run: run.curve()[-1]).mean for variant in study.compared}
+    if len(ends) <= MOST_IN_PAIRS:
+        return study.comparisons()
+    known = {name: end for name, end in ends.items() if isfinite(end)}
+    best = next((name for name, end in known.items() if end == study.headline.best([*known.values()])), "")
+    return study.comparisons(against=best)
+
+
+def pictures_of(study: Study, target: float | None, is_live: bool) -> Iterator[Picture]:
+    """All figures of the page."""
+    if any(run.rows for run in study.runs):
+        yield from pictures.curve_pictures(study, is_live)
+    if study.compared:
+        yield pictures.spread_picture(study)
+        if study.is_simulated:
+            yield pictures.cost_picture(study, target)
+    graph = pictures.graph_picture(study.runs[0])
+    yield Picture("graph", "Graph", "", f"Not drawn: {graph}.") if isinstance(graph, str) else graph
+    if partition := pictures.partition_picture(study.runs[0]):
+        yield partition
 
 
 def asdict_table(table: Table) -> dict[str, Any]:
@@ -95,12 +93,6 @@ def asdict_table(table: Table) -> dict[str, Any]:
     for cell in (cell for row in content["rows"] for cell in row):
         cell.update({key: None for key in ("value", "half") if not isfinite(cell[key])})
     return content
-
-
-def as_script(value: object) -> str:
-    """Returns JSON that may be inside a script element; numbers that are not finite are null."""
-    text = json.dumps(value, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _run(variant: str, run: Run) -> dict[str, Any]:
@@ -127,21 +119,3 @@ def _code(run: Run) -> str:
 
 def _own_settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
-
-
-def _graph_chart(run: Run) -> charts.Chart | str:
-    """The graph of a run, or why it is not drawn."""
-    try:
-        with reading_only():
-            graph: Graph = load_plugin(run.directory / "config.yaml", "graph", GRAPHS).make()
-    except BadInput as error:
-        return first_line(error)
-    if graph.num_nodes > MOST_DRAWN:
-        return f"it has more than {MOST_DRAWN} nodes"
-    edges = [(a, b) for a in range(graph.num_nodes) for b in graph.partners(a) if a < b]
-    drawn = nx.Graph(edges)
-    drawn.add_nodes_from(range(graph.num_nodes))
-    places = nx.kamada_kawai_layout(drawn) if nx.is_connected(drawn) else {}
-    return charts.graph_chart(
-        edges, graph.num_nodes, {i: (float(x), float(y)) for i, (x, y) in places.items()}
-    )
