@@ -18,7 +18,6 @@ from decentnode.formats.lease import lease_of
 from decentnode.formats.run import FINISHED, RunFiles
 from decentnode.launcher.processes.fork_server import dead_socket_directories
 from decentnode.launcher.recovery.resume import EARLIER, OF_ROUNDS
-from decentnode.launcher.recovery.verify import CLEANED
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.store import FOLDER as CHECKPOINTS
@@ -125,7 +124,7 @@ def delete(leftovers_found: Iterable[Leftover]) -> list[str]:
                 if run and leftover.path.parent == run and leftover.path.is_dir():
                     # Before the deletion: nobody is to miss what an interrupted one has left.
                     log = EventLog(run / "events.jsonl", print)
-                    log.log(CLEANED, leftover.path.name, shown=False)
+                    log.log("cleaned", leftover.path.name, shown=False)
                     log.close()
                 shutil.rmtree(leftover.path) if leftover.path.is_dir() else leftover.path.unlink()
             except OSError as error:

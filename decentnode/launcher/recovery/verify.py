@@ -37,8 +37,6 @@ from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 
 DELIVERIES = "network.csv"
-CLEANED = "cleaned"
-"""The kind of events about folders that `decentnode clean` has deleted."""
 MOST_NAMED = 5
 """Rounds or ranks that a line names."""
 
@@ -93,12 +91,10 @@ class RunRecords:
     def deleted(self) -> set[str]:
         """The folders that were deleted on purpose; empty where events cannot be read."""
         try:
-            return {
-                event.text for event in read_events(self.run_dir / "events.jsonl") if event.kind == CLEANED
-            }
+            events = read_events(self.run_dir / "events.jsonl")
         except BadInput:
             return set()
-        return {event.text for event in events if event.kind == CLEANED}
+        return {event.text for event in events if event.kind == "cleaned"}
 
     def read_checkpoint(self, rank: int, round: int, run_id: object) -> Checkpoint:
         """Reads a checkpoint of this run; raises BadCheckpoint, also if its node's records do not reach it.
