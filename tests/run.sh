@@ -4,7 +4,7 @@
 # that take fixed ports name ones that no other file takes. `--costs files` prints what each costs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare test dp_accounting pytest pytest_timeout hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy pyarrow jinja2 starlette uvicorn httpx2 triton tensorboard PIL sacrebleu tokenizers hatchling hatch_fancy_pypi_readme zensical mkdocstrings
+prepare test dp_accounting pytest pytest_timeout hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy pyarrow jinja2 starlette uvicorn httpx2 triton tensorboard PIL sacrebleu tokenizers torchmetrics sklearn datasets hatchling hatch_fancy_pypi_readme zensical mkdocstrings
 cd "$root"
 # The commands that tests start find decentnode compiled, and choose their interpreter themselves.
 unset PYTHONDONTWRITEBYTECODE PYTHON

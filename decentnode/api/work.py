@@ -208,7 +208,9 @@ def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     settings, overrides = _settings(request)
     if request.loads:
         with with_locations(request.source, overrides):
-            dry_round.check(Experiment.from_settings(settings))
+            experiment = Experiment.from_settings(settings)
+            for line in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
+                print(line, file=sys.stderr)
     return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
 
 

@@ -185,7 +185,7 @@ def validate(
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
-            for notice in dry_round.check(experiment).notices:
+            for notice in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
                 print(notice, file=sys.stderr)
         text += f" with {experiment.layout.size}, {experiment.samples.sizes}"
     print(text)

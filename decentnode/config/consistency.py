@@ -27,7 +27,9 @@ from decentnode.graph.strength import are_points
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.gradient_sync import GradientSync
+from decentnode.training.metrics.base import WORDS, Measure
 from decentnode.training.settings import TrainingSettings
+from decentnode.training.tasks.base import Task
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain, Wrapper, trial_layout
 
@@ -87,6 +89,19 @@ def _evaluated(graph: Graph, evaluation: EvaluationSettings) -> Iterator[Defect]
     elif outside := [rank for rank in given if rank >= nodes] if isinstance(given, tuple) else []:
         what = f"must be ranks of the graph, 0..{nodes - 1}, not {outside[0]}"
         yield Defect(("evaluation", "nodes"), what)
+
+
+def _metrics(task: Task, metrics: Sequence[Measure]) -> Iterator[Defect]:
+    labels: dict[str, int] = {}
+    for index, measure in enumerate(metrics):
+        key, first = ("evaluation", "metrics", index), labels.setdefault(measure.label, index)
+        if task.kind not in measure.kinds:
+            wanted = " or ".join(WORDS[kind] for kind in measure.kinds)
+            what = f"{name_of(measure)} is of {wanted}; task {name_of(task)} predicts {WORDS[task.kind]}"
+            yield Defect(key, what)
+        if first != index:
+            what = f"evaluation.metrics[{first}] is named {measure.label}, too; give it a label"
+            yield Defect(key, what)
 
 
 def _machine(mapping: Mapping, machine: int) -> Iterator[Defect]:
@@ -533,7 +548,8 @@ def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing:
 
 
 CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
-    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _edges,
+    _count, _start, _evaluated, _metrics, _machine, _lists, _order, _precision,
+    _corrections, _capabilities, _edges,
     _by_rounds, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_process, _members,
     _trust, _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,

@@ -198,6 +198,8 @@ def with_contents(settings: Settings, graph: Graph, keep: Keep) -> dict[str, Any
         keep=keep,
     )
     found["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
+    if graph.has_weights:
+        found["graph"] |= file_hashes(settings.graph)
     # A graph of labels is the same wherever the samples are.
     adjacency = [
         part.adjacency if isinstance(part, StaticGraph) and not part.needs_labels else None

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from decentnode.config.type_check import REQUIRED, Parameters, parameters_of
 from decentnode.core.registry import Registry
+from decentnode.datasets.from_python import dataset_of
 from decentnode.errors import BadInput
 from decentnode.models.base import model_of
+from decentnode.training.metrics.foreign import metric_of
 from decentnode.training.settings import Factory, instance, made
 
 SEEDED_KINDS = ("graph", "attack", "communication")
@@ -77,9 +79,9 @@ class Plugin(Factory):
 
     def make(self, *args: object) -> Any:
         """Makes a new instance that shares nothing; raises BadInput when the class refuses its options."""
-        # A model may also be any torch.nn.Module from outside the package, which is wrapped.
-        is_model = self.kind == "model"
-        maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
+        # What comes from outside the package may be wrapped: any torch.nn.Module, a Dataset, a function.
+        wrap = {"model": model_of, "dataset": dataset_of, "metric": metric_of}.get(self.kind)
+        maker = self.cls if wrap is None else (lambda **options: wrap(cast(type, self.cls), options))
         options = {name: made(value) for name, value in self.options.items()}
         if self.kind == "loss":
             hints = parameters_of(self.cls)

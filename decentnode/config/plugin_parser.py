@@ -28,7 +28,7 @@ from decentnode.config.type_check import (
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
-from decentnode.core.registry import Registry, near_file, registry_of
+from decentnode.core.registry import Registry, import_class, near_file, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import GRAPH_FILE
@@ -39,6 +39,8 @@ from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.settings import Factory, made
 
 T = TypeVar("T")
+OF_RUN = ("task", "num_classes", "num_labels")
+"""Options of metrics that are what the run has, unless they are given."""
 _SHIPPED: Mapping[str | int, Callable[[str | Path], Path | None]] = {"graph": find_graph, "base": find_config}
 """What finds a shipped file by its name, for the keys whose files are shipped; `base` is a study's."""
 
@@ -313,19 +315,22 @@ def parameters_for(registry: Registry, cls: type) -> Parameters:
     What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
     """
     if is_object_class(cls):
-        # A network from Python has the options of all networks from outside.
-        is_network = registry.kind == "model" and not issubclass(cls, registry.bases[0])
-        return parameters_of(registry.bases[0]) if is_network else {}
+        # A network or metric from Python has the options of all from outside.
+        is_wrapped = registry.kind in ("model", "metric") and not issubclass(cls, registry.bases[0])
+        return parameters_of(registry.bases[0]) if is_wrapped else {}
     if isinstance(registry, TorchClasses):
         return registry.parameters(cls)
-    if registry.given:
-        return parameters_of(cls, skip=registry.given)
-    own, base = parameters_of(cls), registry.bases[0]
+    own = parameters_of(cls, skip=registry.given if isfunction(cls) else 0)
+    if not registry.bases:
+        return own
+    base = registry.bases[0]
+    if registry.kind == "metric":
+        own |= {name: (own[name][0] | None, None) for name in OF_RUN if name in own}
     if takes_run_seed(registry.kind, cls):
         own["seed"] = (own["seed"][0] | None, None)
     if isinstance(cls, type) and issubclass(cls, base):
         return own
-    return parameters_of(base) | own
+    return parameters_of(import_class(registry.options)) | own
 
 
 def takes_any(cls: Callable[..., Any]) -> bool:

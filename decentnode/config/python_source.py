@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
-from types import ModuleType, new_class
+from types import MappingProxyType, ModuleType, new_class
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from decentnode.config.yaml_source import Document, SourceLocation, is_object
 from decentnode.core.registry import PASSED, Registry, class_named
 from decentnode.core.text import first_line
 from decentnode.datasets.base import Dataset
-from decentnode.datasets.in_memory import in_memory
+from decentnode.datasets.from_python import PARTS, returning
 from decentnode.errors import BadInput, Key
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.models.module_copies import deep_copy
@@ -69,11 +69,13 @@ def _read(document: Document, key: Key, value: Any) -> Any:
     _place(document, key, value)
     is_dataset = key in (("dataset",), ("dataset", "name"))
     if isinstance(value, Mapping):
-        if is_dataset and "train" in value:
-            try:
-                in_memory(value)
-            except BadInput as error:
-                raise BadInput(f"{ARGUMENTS}: {error}") from error
+        if key == ("dataset", "name"):
+            # Parts, or columns by name: no mapping that is read as YAML's.
+            return MappingProxyType(value)
+        if is_dataset and "train" in value and "name" not in value:
+            # Parts beside options: {"train": ..., "test": ..., "classes": [...]}.
+            parts = {name: part for name, part in value.items() if name in PARTS}
+            value = {"name": parts, **{name: rest for name, rest in value.items() if name not in parts}}
         return {str(name): _read(document, (*key, str(name)), inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         if is_dataset:
@@ -107,9 +109,8 @@ def passed_plugin(registry: Registry, value: Any) -> tuple[str, type, dict[str, 
     if registry.kind in ("optimizer", "scheduler"):
         text = f"an object of {type(value).__name__} cannot be shared by nodes; pass its class and options"
         raise BadInput(f"{text}: {{'name': {type(value).__name__}, ...}}")
-    is_plugin = isinstance(value, type | Dataset) or isfunction(value)
-    if registry.kind == "dataset" and not is_plugin:
-        value = in_memory(value)
+    if registry.kind == "dataset" and not isinstance(value, Dataset):
+        return f"{PASSED}:samples", cast(type, returning(value)), {}
     if registry.kind == "graph" and type(value).__module__.startswith("networkx."):
         value = from_networkx(value)
     cls = type(value)

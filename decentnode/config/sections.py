@@ -153,7 +153,7 @@ class SectionParser:
         graph, scheme = self.made.get("graph"), plugin and plugin.cls
         if plugin and graph and isinstance(scheme, type) and issubclass(scheme, SharingBase):
             plugin = replace(plugin, options={**plugin.options, **scheme.on_graph(plugin.options, graph)})
-        if plugin and not isinstance(registry, TorchClasses) and not registry.given:
+        if plugin and not isinstance(registry, TorchClasses) and registry.bases:
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         section = self.parser.get(key)
         values = {name: given for name, given in generic_keys.items() if is_value(given[0])}

@@ -83,6 +83,8 @@ class EvaluationSettings:
     target: Mapping[str, float] | None = option(None, changes="results")
     """A metric and its value; the run ends when the mean over nodes has reached it in an evaluation."""
 
+    metrics: Annotated[tuple[Plugin, ...], Named(registry.METRICS)] = option((), changes="results")
+    """Metrics beside those of the task, a list; the first one is the headline metric."""
     node_test_split: bool = option(False, changes="results")
     """Whether each model is also tested on test samples of its node, drawn as the node's training samples."""
 

@@ -167,16 +167,19 @@ def try_scheduler(scheduler: Plugin, optimizer: Optimizer, steps: int, unit: str
 
 def try_loss(loss: Plugin, task: Task) -> None:
     """Computes the loss of scores and labels as in training; raises BadInput."""
+    task.check_loss(loss.cls)
     made: torch.nn.Module = loss.make()
     of_classes = (getattr(made, name, None) for name in ("weight", "pos_weight"))
     classes = next((len(w) for w in of_classes if isinstance(w, Tensor) and w.dim()), 2)
-    network = torch.nn.Sequential(torch.nn.Linear(2, classes), torch.nn.Sigmoid())
+    labels = torch.eye(2, classes).long() if task.kind == "multilabel" else torch.tensor([0, 1])
+    (width, *_), *_ = task.shapes(classes, labels.shape[1:])
+    network = torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.Sigmoid())
     objective = Objective(network, made, task)
     # A user's own loss or task may need another number of classes.
     if ":" in loss.name or is_third_party(task) or not task.labels_are_classes:
         return
     try:
-        _, value = objective(Batch((torch.eye(2),), torch.tensor([0, 1])))
+        _, value = objective(Batch((torch.eye(2),), labels))
     except _WHAT_TORCH_RAISES as error:
         raise BadInput(f"{loss.name}: no loss of scores and labels: {first_line(error)}") from error
     if value.dim():

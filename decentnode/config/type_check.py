@@ -30,6 +30,8 @@ Parameters = Mapping[str, tuple[Any, Any]]
 UNIONS = (Union, types.UnionType)
 OWN_ERRORS = ("value_error", "assertion_error")
 """Errors that a class raises itself, as pydantic calls them."""
+MOST_LETTERS = 300
+"""Letters of the known names that a message lists, at most."""
 
 _RULES = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 _NOUNS: dict[Any, tuple[str, str]] = {
@@ -317,8 +319,11 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def known_names(name: str, known: Sequence[str]) -> str:
-    """Returns `; did you mean 'x'?`, or all known names when none is similar."""
-    return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
+    """Returns `; did you mean 'x'?`, or the known names when none is similar."""
+    text = ", ".join(known)
+    if len(text) > MOST_LETTERS:
+        text = f"{text[:MOST_LETTERS].rpartition(',')[0]}, ..."
+    return guess(name, known) or (f" (known: {text})" if known else "")
 
 
 def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any, Key] | None:

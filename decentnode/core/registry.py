@@ -23,6 +23,8 @@ T = TypeVar("T", bound=type)
 
 PASSED = "object"
 """Stands for the module in the name of a plug-in that only Python can pass: `object:Class`."""
+EXTRA_OF = {"torchmetrics": "metrics"}
+"""The extra that installs a package whose classes may be named."""
 MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
 COPIES = "code"
@@ -103,9 +105,14 @@ class Registry:
 
     def __init__(
         self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = (),
-        key: str = "name", given: int = 0,
+        key: str = "name", given: int = 0, options: str = "",
     ) -> None:  # fmt: skip
-        """`given`: how many arguments of a function are no options, because who calls it gives them."""
+        """`given`: how many arguments of a function are no options, because who calls it gives them.
+
+        `options`: the class whose fields are options of what is no class of ours, too (`module:Class`), by
+        default that of the first base.
+        """
+        self.options = options or next(iter(bases), "")
         self.kind = kind
         self.given = given
         self.key = key
@@ -265,6 +272,9 @@ def import_class(path: str, functions: bool = False, folders: Sequence[Path] = (
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+        if extra := EXTRA_OF.get(module_name.partition(".")[0]):
+            install = f"run: pip install '{OWN}[{extra}]'"
+            raise UnknownPlugin(f"cannot import '{path}': {error}; {install}") from error
         copies = [
             copy
             for folder in folders
@@ -358,12 +368,24 @@ MODELS = Registry(
     "torch.nn.modules.module:Module",
     functions=True,
 )
-DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
+DATASETS = Registry(
+    "dataset",
+    "decentnode.datasets",
+    "decentnode.datasets.base:Dataset",
+    "torch.utils.data.dataset:Dataset",
+    functions=True,
+    options="decentnode.datasets.from_python:FromPython",
+)
 PARTITIONS = Registry(
     "partition", "decentnode.datasets", "decentnode.datasets.partition:Partition", endings=("partitioner",)
 )
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
+METRICS = Registry(
+    "metric", "decentnode.training.metrics", "decentnode.training.metrics.base:Measure",
+    "torch.nn.modules.module:Module", functions=True, endings=("score",), given=2,
+)  # fmt: skip
+"""A class as of torchmetrics is a module, which is looked at without an import of torchmetrics."""
 AUGMENTATIONS = Registry(
     "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
 )
@@ -388,7 +410,8 @@ LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS, SLOWDOWNS,
+    TASKS, METRICS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS,
+    SLOWDOWNS,
 )  # fmt: skip
 
 

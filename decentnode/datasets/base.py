@@ -7,7 +7,7 @@ them, or make a float copy of a whole image set.
 import math
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.registry import name_of
-from decentnode.core.rng import generator
+from decentnode.core.rng import generator, permutation
 from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
-from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, largest, lengths_of
+from decentnode.datasets.ragged import LazyRows, Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
 from decentnode.options import Positive, PositiveFloat
 
@@ -38,6 +38,8 @@ ROUNDING = 16
 """Values of 64 bits that differ by less, in units of their last bit, were equal before they were computed."""
 LEAST_KEPT = 0.75
 """The least part of the distinct values of a feature that must be left in another format."""
+Reading = tuple[int, ...]
+"""The counters that seed what rows draw while they are read: the run's seed, a rank and an epoch, say."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,12 +105,20 @@ class Samples:
         """The tensors of the samples, without their normalization."""
         weights = () if self.weights is None else (self.weights,)
         for rows in (self.inputs, self.labels, *self.more, *weights):
-            yield from rows.tensors() if isinstance(rows, Ragged) else (rows,)
+            yield from (rows,) if isinstance(rows, Tensor) else rows.tensors()
 
     @property
     def is_ragged(self) -> bool:
         """Whether samples have unequal lengths, so that a batch has padding."""
         return any(isinstance(side, Ragged) for side in (self.inputs, *self.more, self.labels))
+
+    is_stream: ClassVar[bool] = False
+    """Whether samples come in an order of their own, one after another."""
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the same indices give the same batch, whatever is read."""
+        return not isinstance(self.inputs, LazyRows)
 
     def alone_and_padded(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The arguments of a network for the shortest sample, and for it and the longest one."""
@@ -126,9 +136,32 @@ class Samples:
         """Whether inputs are ids, for an embedding: integers of more than 8 bits, or of 8 by `ids`."""
         return self.inputs.dtype in ID_TYPES or (self.ids and self.inputs.dtype == torch.uint8)
 
-    def batch(self, indices: Tensor) -> Batch:
-        """Samples with normalized inputs, or ids unchanged, in int64."""
-        inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
+    def rows(self, indices: Tensor, reading: Reading) -> tuple[Tensor, ...]:
+        """The inputs, the further arguments and the labels of samples, from where they are kept."""
+        del reading
+        columns = (self.inputs, *self.more, self.labels)
+        return tuple(column.index_select(0, indices) for column in columns)
+
+    def expect(self, indices: Tensor, reading: Reading) -> None:
+        """Is told which samples the next batch of a rank has, in case they are read ahead."""
+
+    def order(self, indices: Tensor, epoch: int, seed: int, rank: int) -> Tensor:
+        """These samples of a rank in the order of an epoch, int64 indices."""
+        order = permutation(len(indices), seed, "shuffle", rank, epoch)
+        return indices.index_select(0, torch.from_numpy(order))
+
+    def relabelled(self, numbers: Tensor) -> "Samples":
+        """These samples with class c as `numbers[c]`; labels that do not count stay."""
+        assert isinstance(self.labels, Tensor), "labels of unequal length have no classes with names"
+        counted = counts(self.labels, self.ignored)
+        return replace(self, labels=torch.where(counted, numbers[self.labels.clamp(min=0)], self.labels))
+
+    def batch(self, indices: Tensor, reading: Reading = ()) -> Batch:
+        """Samples with normalized inputs, or ids unchanged, in int64.
+
+        `reading`: seeds what rows draw that are read now; samples in memory do not depend on it.
+        """
+        inputs, *others, labels = self.rows(indices, reading)
         # Labels of a mapped file have its type.
         labels = labels.long() if labels.dtype in ID_TYPES else labels
         if self.ignored != IGNORED:
@@ -139,7 +172,7 @@ class Samples:
             # Rounded after it is normalized: in 32 bits, times of one year are a few numbers.
             wide = inputs.dtype if inputs.dtype == torch.float64 else accumulator(self.dtype)
             inputs = inputs.to(wide).sub_(self.mean).div_(self.std).to(self.dtype)
-        more = (self._argument(values.index_select(0, indices)) for values in self.more)
+        more = (self._argument(values) for values in others)
         weights = None if self.weights is None else self.weights.index_select(0, indices).float()
         return Batch((inputs, *more), labels, weights)
 
@@ -189,16 +222,25 @@ class LoadedDataset:
     fitted: tuple[str, ...] = ()
     """What was computed from training samples besides them, without noise, such as a vocabulary: a run then
     makes no claim of epsilon. Normalization need not be named."""
+    class_names: tuple[str, ...] = ()
+    """The name of each class; empty: they have none."""
+    arguments: tuple[str, ...] = ()
+    """The names of the inputs, for those of the parameters of the network; empty: they have none."""
+    notices: tuple[str, ...] = ()
+    """What was decided about the samples that the user should know, a line each."""
+
+    def changed(self, change: Callable[[Samples], Samples]) -> "LoadedDataset":
+        """Returns the dataset with all its parts changed."""
+        validation = None if self.validation is None else change(self.validation)
+        return replace(self, train=change(self.train), test=change(self.test), validation=validation)
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
         """Returns these samples, with batches of that dtype.
 
         Raises DatasetError where most distinct values of a feature of 64 bits would be equal in it.
         """
-        held_out = None if self.validation is None else replace(self.validation, dtype=dtype)
-        train, test = (replace(samples, dtype=dtype) for samples in (self.train, self.test))
-        for samples in (train, test) if accumulator(dtype) != torch.float64 else ():
-            if samples.inputs.dtype != torch.float64 or isinstance(samples.inputs, Ragged):
+        for samples in (self.train, self.test) if accumulator(dtype) != torch.float64 else ():
+            if samples.inputs.dtype != torch.float64 or not isinstance(samples.inputs, Tensor):
                 continue
             rows = compared_rows(samples.inputs.shape)
             left = replace(samples, dtype=torch.float32).batch(torch.from_numpy(rows)).fields[0]
@@ -211,7 +253,7 @@ class LoadedDataset:
                     "that they differ (subtract its mean, take its logarithm, cut off outliers), or set "
                     "training.dtype: float64",
                 )
-        return replace(self, train=train, test=test, validation=held_out)
+        return self.changed(lambda samples: replace(samples, dtype=dtype))
 
 
 @dataclass(frozen=True)
@@ -298,8 +340,13 @@ class Dataset(ABC):
         whole = self._read(seed)
         if ignored != IGNORED:
             whole = self.ignoring(whole, ignored)
+        whole = self.in_order(whole)
         refuse((Defect.at("dataset", problem) for problem in defects_of(whole)), DatasetError)
         return self._normalized(whole)
+
+    def in_order(self, loaded: LoadedDataset) -> LoadedDataset:
+        """Returns the samples with classes numbered as the options say; raises DatasetError."""
+        return loaded
 
     def _normalized(self, loaded: LoadedDataset) -> LoadedDataset:
         """Returns the samples, normalized by the options; raises DatasetError where these do not fit."""
@@ -327,13 +374,11 @@ class Dataset(ABC):
             raise DatasetError.at(
                 "dataset.mean", "pixels are 0 to 255 here, not 0 to 1; give 255 times mean and std"
             )
-        train, test = (replace(part, mean=mean, std=std) for part in (train, loaded.test))
-        return replace(loaded, train=train, test=test)
+        return loaded.changed(lambda samples: replace(samples, mean=mean, std=std))
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
         """Returns these samples, of which a label does not count."""
-        train, test = (replace(samples, ignored=label) for samples in (loaded.train, loaded.test))
-        return replace(loaded, train=train, test=test)
+        return loaded.changed(lambda samples: replace(samples, ignored=label))
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
         """Draws as many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
@@ -365,13 +410,44 @@ class Dataset(ABC):
         return loaded
 
 
+@dataclass(kw_only=True)
+class NamedClasses(Dataset):
+    """A dataset whose labels may be texts."""
+
+    classes: tuple[str | int | float | bool, ...] | None = None
+    """The classes in the order of their numbers, as labels have them, or names for the classes 0, 1, ...;
+    null: texts are numbered in the order of the alphabet."""
+
+    def in_order(self, loaded: LoadedDataset) -> LoadedDataset:
+        if self.classes is None:
+            return loaded
+        names, own = tuple(map(str, self.classes)), loaded.class_names
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise DatasetError.at("dataset.classes", f"has {twice!r} twice")
+        if not own and loaded.num_classes == 1:
+            raise DatasetError.at("dataset.classes", "labels are numbers to predict; leave it out")
+        if not own and len(names) < loaded.num_classes:
+            raise DatasetError.at(
+                "dataset.classes", f"has {len(names)} names, and there are {loaded.num_classes} classes"
+            )
+        if unknown := next((name for name in own if name not in names), None):
+            raise DatasetError.at("dataset.classes", f"lacks {unknown!r}, which is the label of some samples")
+        if own and own != names:
+            numbers = torch.tensor([names.index(name) for name in own])
+            loaded = loaded.changed(lambda samples: samples.relabelled(numbers))
+        return replace(loaded, class_names=names, num_classes=len(names))
+
+
 def defects_of(loaded: LoadedDataset) -> Iterator[str]:
     """The defects of both parts, a line each; reads every number of them once."""
     classes = loaded.num_classes
     if type(classes) is not int or classes < 1:
         yield f"num_classes is {classes!r}; it must be a whole number from 1 on"
         return
-    for part, samples in {"training": loaded.train, "test": loaded.test}.items():
+    parts = {"training": loaded.train, "test": loaded.test, "validation": loaded.validation}
+    for part, samples in parts.items():
+        if samples is None:
+            continue
         wrong = list(_wrong_types(samples))
         yield from (f"the {part} {defect}" for defect in wrong or _wrong_numbers(samples, loaded))
     if len(loaded.train.labels.shape) != len(loaded.test.labels.shape):
@@ -381,6 +457,8 @@ def defects_of(loaded: LoadedDataset) -> Iterator[str]:
 def _wrong_types(samples: Samples) -> Iterator[str]:
     fields = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
     for name, values in {"inputs": samples.inputs, "labels": samples.labels, **fields}.items():
+        if isinstance(values, LazyRows):
+            continue
         if isinstance(values, Ragged):
             yield from (f"{name} {defect}" for defect in values.defects())
         elif not isinstance(values, Tensor) or not values.dim():
@@ -428,6 +506,8 @@ def _not_finite(inputs: Tensor) -> Iterator[str]:
 
 def _wrong_labels(samples: Samples, classes: int) -> Iterator[str]:
     labels = samples.labels
+    if isinstance(labels, LazyRows):
+        return
     if not isinstance(labels, Ragged) and labels.is_floating_point():
         if classes != 1:
             yield f"labels are numbers, so num_classes must be 1, not {classes}"
@@ -515,11 +595,15 @@ def image_dataset(
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Exact mean and deviation of each channel of uint8 images, shape (channels, 1, 1), from histograms."""
-    values = torch.arange(256, dtype=torch.float64)
-    counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
     # In blocks, because a view of a mapped file may be larger than the memory.
-    for start in range(0, len(images), COUNTED_IMAGES):
-        block = images[start : start + COUNTED_IMAGES]
+    return statistics_of(torch.split(images, COUNTED_IMAGES), images.shape[1])
+
+
+def statistics_of(blocks: Iterable[Tensor], channels: int) -> tuple[Tensor, Tensor]:
+    """The same of images that come in blocks of shape (n, channels, height, width)."""
+    values = torch.arange(256, dtype=torch.float64)
+    counts = torch.zeros(channels, 256, dtype=torch.float64)
+    for block in blocks:
         for channel, count in enumerate(counts):
             count += torch.bincount(block[:, channel].reshape(-1), minlength=256)
     frequency = counts / counts.sum(1, keepdim=True)

@@ -163,8 +163,8 @@ class HuggingFace(Images):
         splits = [read_split(directory / name) for name in self._splits]
         if self.ids is not None:
             return self._read_ids(self.ids, splits)
-        labels, classes = self._labels(splits)
-        groups = self._groups(splits)
+        labels, names = self._labels(splits)
+        classes, groups = len(names), self._groups(splits)
         if self.image is None:
             columns = [self._columns(split) for split in splits]
             for name in columns[0]:
@@ -176,10 +176,11 @@ class HuggingFace(Images):
                         f"{splits[0].folder.name} {shape[0]}",
                     )
             features = [joined(part)[0] for part in columns]
-            return loaded(features, labels, groups, classes=classes, names=joined(columns[0])[1])
+            found = loaded(features, labels, groups, classes=classes, names=joined(columns[0])[1])
+            return replace(found, class_names=names)
         images = [self._images(split, self.image) for split in splits]
         train, test = ((image, torch.from_numpy(of)) for image, of in zip(images, labels, strict=True))
-        return with_groups(image_dataset(train, test, classes), groups)
+        return with_groups(replace(image_dataset(train, test, classes), class_names=names), groups)
 
     def _columns(self, split: Split) -> dict[str, Array]:
         names = self.features or ()
@@ -203,13 +204,14 @@ class HuggingFace(Images):
 
         return self.decoded(len(column), square, [*contents, name])
 
-    def _labels(self, splits: Sequence[Split]) -> tuple[list[Array], int]:
+    def _labels(self, splits: Sequence[Split]) -> tuple[list[Array], tuple[str, ...]]:
+        """The labels of each split, and the names of the classes."""
         name = self.label or ""
         columns = [split.values(name, "label") for split in splits]
         described = [class_names(split.folder, name) for split in splits]
         classes = described[0]
         if classes is None or any(values.dtype.kind not in "iu" or values.ndim > 1 for values in columns):
-            return numbered(columns, f"column {name!r}")
+            return numbered(columns, f"column {name!r}")[0], tuple(map(str, places(columns)[1]))
         # Classes keep the numbers that the training split has given them; another split may have others.
         labels = []
         for split, values, names in zip(splits, columns, described, strict=True):
@@ -227,7 +229,7 @@ class HuggingFace(Images):
                     )
             place_of = np.array([classes.index(label) if label in classes else -1 for label in own])
             labels.append(place_of[values.astype(np.int64)])
-        return labels, len(classes)
+        return labels, tuple(classes)
 
     def _groups(self, splits: Sequence[Split]) -> list[Array] | None:
         if self.group is None:
@@ -244,8 +246,10 @@ class HuggingFace(Images):
                 raise DatasetError.at("dataset.vocabulary", f"{defect}; ids must be below {vocabulary}")
         inputs = [torch.from_numpy(ids[:, : self.length].clip(0).astype(np.int32)) for ids in rows]
         if self.label is not None:
-            labels, classes = self._labels(splits)
+            labels, names = self._labels(splits)
+            classes = len(names)
         else:
+            names = ()
             labels, classes = [np.where(ids[:, 1:] < 0, IGNORED, ids[:, 1:]) for ids in rows], vocabulary
         groups = self._groups(splits)
         train, test = (
@@ -253,7 +257,10 @@ class HuggingFace(Images):
             for part, label in zip(inputs, labels, strict=True)
         )
         fitted = ("the largest id (give dataset.vocabulary)",) if self.vocabulary is None else ()
-        return with_groups(LoadedDataset(train, test, classes, shape=(self.length,), fitted=fitted), groups)
+        found = LoadedDataset(
+            train, test, classes, shape=(self.length,), fitted=fitted, class_names=names
+        )  # fmt: skip
+        return with_groups(found, groups)
 
     def _padded(self, split: Split, name: str, length: int) -> NDArray[np.int64]:
         """Rows of ids, cut to a length; -1 fills up."""

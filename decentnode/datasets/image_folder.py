@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import samples
-from decentnode.datasets.base import LoadedDataset, image_dataset
+from decentnode.datasets.base import LoadedDataset, NamedClasses, image_dataset
 from decentnode.datasets.locate import FileDataset, is_hidden
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
@@ -39,7 +39,7 @@ def usual_cache() -> Path:
 
 
 @dataclass(kw_only=True)
-class Images(FileDataset):
+class Images(NamedClasses, FileDataset):
     """Images of any sizes, which become squares of one: resized, and cut out of the middle."""
 
     size: Positive = 224
@@ -180,15 +180,15 @@ class ImageFolder(Images):
     def read(self, seed: int) -> LoadedDataset:
         parts, classes = self.listed()
         images = [(self._decoded(part), torch.tensor(part.labels)) for part in parts]
-        return image_dataset(images[0], images[1], classes)
+        return replace(image_dataset(images[0], images[1], len(classes)), class_names=classes)
 
-    def listed(self) -> tuple[list[ListedImages], int]:
-        """The images of both parts, and the number of classes; raises DatasetError."""
+    def listed(self) -> tuple[list[ListedImages], tuple[str, ...]]:
+        """The images of both parts, and the names of the classes; raises DatasetError."""
         check_pillow("image_folder")
         directory = self.directory()
         classes = sorted(folder.name for folder in class_folders(directory / "train"))
         parts = [self._listed(part, classes) for part in (directory / "train", self._test(directory))]
-        return parts, len(classes)
+        return parts, tuple(classes)
 
     def _decoded(self, images: ListedImages) -> Tensor:
         files = images.files

@@ -18,6 +18,7 @@ from torch import Tensor
 from decentnode.core.registry import PARTITIONS, name_of
 from decentnode.core.rng import generator
 from decentnode.datasets.base import Samples, counts
+from decentnode.datasets.ragged import LazyRows
 from decentnode.errors import DatasetError
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 
@@ -63,6 +64,11 @@ class Partition(ABC):
                 "dataset.partition",
                 f"{len(ranks)} training ranks need a sample each, there are {len(samples)}",
             )
+        if samples.is_stream and type(self) is not Iid:
+            raise DatasetError.at(
+                "dataset.partition",
+                f"{name_of(self)} deals samples that are known, and those of a stream are not; leave it out",
+            )
         parts = self.divide(samples, len(ranks), generator(seed, "partition"))
         part_of = {rank: torch.from_numpy(np.sort(part)) for rank, part in zip(ranks, parts, strict=True)}
         nothing = torch.empty(0, dtype=torch.int64)
@@ -89,6 +95,8 @@ class Iid(Partition):
     """Distributes shuffled samples evenly, the IID baseline (McMahan et al., 2017, section 3)."""
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        if samples.is_stream:
+            return [np.arange(part, len(samples), parts) for part in range(parts)]
         return np.array_split(rng.permutation(len(samples)), parts)
 
     def divide_test(
@@ -432,8 +440,8 @@ class Shards(Partition):
 
 
 def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
-    """Returns the number of samples of each label for each rank; numbers count as one label."""
-    if samples.labels.is_floating_point():
+    """Returns the number of samples of each label for each rank; numbers, and unknown ones, count as one."""
+    if samples.labels.is_floating_point() or isinstance(samples.labels, LazyRows):
         return [[len(part)] for part in parts]
     # In 64 bits, because torch has no comparison of 16 without sign.
     held = [samples.labels[part].flatten().long() for part in parts]

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decentnode.errors import DatasetError
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -91,8 +93,44 @@ class Ragged:
             yield f"end after the {len(self.values)} values that they have"
 
 
-Rows = Tensor | Ragged
+@dataclass(frozen=True, eq=False)
+class LazyRows:
+    """A column whose rows are read with those of the other columns, when a batch needs them."""
+
+    shape: tuple[int, ...]
+    """The number of rows, and the shape of one."""
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Tensor) -> "LazyRows":
+        return replace(self, shape=(len(rows), *self.shape[1:]))
+
+    def dim(self) -> int:
+        """The number of dimensions, as for a tensor of all rows."""
+        return len(self.shape)
+
+    def is_floating_point(self) -> bool:
+        """Whether rows have floats."""
+        return self.dtype.is_floating_point
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Raises DatasetError: what needs this column alone needs it in memory."""
+        raise DatasetError.at("dataset", f"{NOT_IN_MEMORY}; read: once keeps them in memory")
+
+    def flatten(self) -> Tensor:
+        """Raises DatasetError as `index_select`."""
+        return self.index_select(0, torch.empty(0))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """No tensors: nothing is in memory."""
+        return ()
+
+
+Rows = Tensor | Ragged | LazyRows
 """A column of samples: one row for each sample."""
+NOT_IN_MEMORY = "rows are read per step, and this needs all of them"
 
 
 def lengths_of(rows: Rows) -> Tensor:
@@ -118,8 +156,13 @@ class Vocabulary:
         return b"".join(self.pieces[id] for id in kept).decode(errors="replace")
 
 
-def largest(rows: Tensor | Ragged) -> NDArray[Any]:
-    """The largest id at each place of a row; of rows of unequal length the largest of all."""
+def largest(rows: Rows) -> NDArray[Any]:
+    """The largest id at each place of a row; of rows of unequal length the largest of all.
+
+    Of rows that are not read 0, as nobody knows it.
+    """
+    if isinstance(rows, LazyRows):
+        return np.zeros(rows.shape[1:], np.int64)
     # By numpy, because torch compares no ids of 16 bits without sign.
     largest: NDArray[Any] = np.asarray(
         rows.values.numpy().max() if isinstance(rows, Ragged) else rows.numpy().max(0)
@@ -127,7 +170,9 @@ def largest(rows: Tensor | Ragged) -> NDArray[Any]:
     return largest
 
 
-def dense(rows: Tensor | Ragged) -> Tensor:
-    """Rows that were checked to be of equal length."""
+def dense(rows: Rows) -> Tensor:
+    """Rows that were checked to be of equal length; raises DatasetError for those that are not in memory."""
+    if isinstance(rows, LazyRows):
+        return rows.flatten()
     assert isinstance(rows, Tensor)
     return rows

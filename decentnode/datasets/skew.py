@@ -74,6 +74,9 @@ def apply(
 
     Also for each skew the levels of all ranks; empty for a rank that does not train.
     """
+    if skews and not dataset.train.is_in_memory:
+        problem = "samples are changed once at the start, and these are read per step"
+        raise DatasetError.at("dataset.skew", f"{problem}; leave it out, or set dataset.rows: once")
     training = [rank for rank, part in enumerate(parts) if len(part)]
     defects = (
         defect.below(("dataset", "skew", index))

@@ -11,7 +11,7 @@ from decentnode.core.registry import is_third_party
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.datasets.partition import Partition
-from decentnode.datasets.ragged import Ragged
+from decentnode.datasets.ragged import Rows
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
@@ -49,6 +49,9 @@ def hold_out(
     """
     if validation is None:
         return dataset, None
+    if validation.source == "train" and dataset.train.is_stream:
+        problem = "no training samples can be held out of a stream; hold them out of the test samples"
+        raise DatasetError.at("dataset.validation.source", problem)
     if validation.source == "train":
         held, others = validation.rows(len(dataset.train), seed)
         return replace(dataset, validation=dataset.train.subset(held)), others
@@ -70,10 +73,10 @@ def split_rows(
 def _outline(samples: Samples, rows: Tensor) -> Samples:
     """Returns what the built-in partitions read: labels and groups, without a copy of large tensors."""
 
-    def repeated(values: Tensor | Ragged) -> Tensor | Ragged:
-        if isinstance(values, Ragged):
-            return values[rows]
-        return values[:1].expand(len(rows), *values.shape[1:])
+    def repeated(values: Rows) -> Rows:
+        if isinstance(values, Tensor):
+            return values[:1].expand(len(rows), *values.shape[1:])
+        return values[rows]
 
     labels = samples.labels[rows] if samples.labels.dim() == 1 else repeated(samples.labels)
     groups = None if samples.groups is None else samples.groups[rows]

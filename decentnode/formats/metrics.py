@@ -1,5 +1,6 @@
 """The metrics of an evaluation, by name; the first of a run is its headline metric."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, isfinite
 
@@ -45,6 +46,11 @@ class Metric(msgspec.Struct, frozen=True):
     def is_of_local(self) -> bool:
         """Whether it is measured on each node's own test samples."""
         return self.name.startswith(LOCAL)
+
+    @property
+    def is_of_class(self) -> bool:
+        """Whether it is the number of one class, label or output, such as `accuracy_of_3`."""
+        return re.search(r"_of_\d+$", self.name) is not None
 
     @property
     def words(self) -> str:

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_value
+from decentnode.formats.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"
+NAMES = "class_names"
 
 
 MOST_ROWS, ROWS_OF_MORE = 256, 128
@@ -32,13 +33,15 @@ class PartitionTable:
     """The number of groups of each rank; empty where samples have none."""
     skew: Sequence[dict[str, Any]] = ()
     """The `name` of each skew, and its `levels` by rank."""
+    class_names: Sequence[str] = ()
+    """The name of each label; empty: they have none."""
 
     @property
     def content(self) -> dict[str, Any]:
         """Returns the content of `partition.json`."""
         return {
             "schema": SCHEMA, LABELS: self.labels, SAMPLES: self.samples, GROUPS: self.groups,
-            "skew": self.skew, "figures": self.figures,
+            "skew": self.skew, NAMES: self.class_names, "figures": self.figures,
         }  # fmt: skip
 
     @property
@@ -101,4 +104,5 @@ def read_partition(run_dir: StrPath) -> PartitionTable | None:
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{path}: {NOT_OURS}: {LABELS} has one number per label for each rank")
     samples, groups = read_value(path, SAMPLES, list[int]), read_value(path, GROUPS, list[int])
-    return PartitionTable(samples, labels, groups)
+    names = read_value(path, NAMES, list[str]) if NAMES in read_object(path) else []
+    return PartitionTable(samples, labels, groups, class_names=names)

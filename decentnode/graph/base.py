@@ -22,7 +22,7 @@ Pairs = NDArray[np.int64]
 SEED = 1
 """The seed of a graph that is made without one. A configuration gives its graph that of the run, which is the
 same where it names none; so `decentnode graph NAME` shows what such a run has."""
-GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
+GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt|\.gml|\.graphml|\.edgelist|\.adjlist)"
 """Matches the name of a graph that is a file."""
 MOST_EDGES = 10_000_000
 """Edges of the densest graph: those of a complete graph of 4,472 nodes."""

@@ -10,6 +10,7 @@ from decentnode.core.registry import is_third_party, name_of
 from decentnode.errors import DecentnodeError, GraphError
 from decentnode.graph.base import Adjacency, Graph, StaticGraph, neighbor_lists, transpose
 from decentnode.graph.connectivity import why_disconnected
+from decentnode.graph.files import GraphFile
 
 MOST_ROUNDS = 64
 MOST_RANKS = 64
@@ -35,7 +36,12 @@ def check_declared(graph: Graph) -> None:
 
 
 def notices(graph: Graph) -> list[str]:
-    """Returns why the first rounds of a graph without a period do not connect all nodes, one line each."""
+    """Returns which ranks the nodes of a file are, where that is to be said, one line each.
+
+    Also why the first rounds of a graph without a period do not connect all nodes.
+    """
+    if isinstance(graph, GraphFile):
+        return [*filter(None, [graph.lists.notice])]
     if not is_third_party(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
         return []
     reasons = _rifts(graph, range(MOST_ROUNDS))

@@ -8,6 +8,8 @@ Both start with a line that holds n, the number of nodes; `#` starts a comment.
 - `adjacency`: the next n lines list the neighbors of nodes 0, 1, .. n-1 (directed: the targets of the
   node). A line that is only a comment is skipped, but a blank line counts: it is a node without neighbors.
   Blank lines before n and after the last node are skipped.
+
+Files of networkx are read, too (`networkx_graph.py`).
 """
 
 from collections.abc import Sequence
@@ -21,31 +23,58 @@ from decentnode.core.text import quoted
 from decentnode.errors import GraphError
 from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
 from decentnode.graph.connectivity import why_disconnected
+from decentnode.graph.networkx_graph import EdgeWeights, NeighborLists, read_networkx
 from decentnode.graph.text import INTEGER, Defects, Line, filled, ranks, read_lines
 
-FileType = Literal["edges", "adjacency", "auto"]
+FileType = Literal["edges", "adjacency", "gml", "graphml", "edgelist", "adjlist", "auto"]
 Edges = dict[tuple[int, int], int]
 """The line number of each edge i -> j as the file lists it."""
 
 SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
+OF_NETWORKX: dict[str, FileType] = {
+    ".gml": "gml", ".graphml": "graphml", ".edgelist": "edgelist", ".adjlist": "adjlist",
+}  # fmt: skip
 
 
 @GRAPHS.register("file", "edge_list", "from_file")
 @dataclass(frozen=True)
 class GraphFile(StaticGraph):
-    """A graph file in decentralizepy's formats, `edges` or `adjacency` (Dhasade et al., 2023).
+    """A graph file: `edges` or `adjacency` (Dhasade et al., 2023), or one that networkx writes.
 
-    `auto` uses the suffix (.edges, .adj, .adjacency), then the content.
+    `auto` uses the suffix (.edges, .adj, .adjacency; .gml, .graphml, .edgelist, .adjlist), then the content.
     """
 
     path: str
     type: FileType = "auto"
     directed: bool = False
     allow_disconnected: bool = False
+    edge_weights: EdgeWeights = "refuse"
+    """What to do with weights that differ, in files of networkx: mixing uses them as they are, w_ij that of
+    the edge from j to i, and the own weight is what is left of 1."""
+
+    @property
+    def has_weights(self) -> bool:  # type: ignore[override]
+        return self.edge_weights == "mixing"
 
     @cached_property
+    def lists(self) -> NeighborLists:
+        """The content of the file; raises GraphError."""
+        type = OF_NETWORKX.get(Path(self.path).suffix, "auto") if self.type == "auto" else self.type
+        if type in OF_NETWORKX.values():
+            return read_networkx(self.path, type, self.directed, self.edge_weights, self.allow_disconnected)
+        if self.has_weights:
+            raise GraphError(
+                f"{self.path}: has no weights; leave edge_weights out, or use a file of networkx"
+            )
+        adjacency = read_graph(self.path, type, self.directed, allow_disconnected=self.allow_disconnected)
+        return NeighborLists(tuple(adjacency), self.directed, self.allow_disconnected)
+
+    @property
     def adjacency(self) -> Adjacency:
-        return read_graph(self.path, self.type, self.directed, allow_disconnected=self.allow_disconnected)
+        return self.lists.adjacency
+
+    def weights(self, rank: int, round: int) -> dict[int, float]:
+        return self.lists.weights(rank, round)
 
 
 def read_graph(

@@ -65,6 +65,8 @@ def run_here(
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, dataset)
+        for line in experiment.samples.dataset.notices:
+            print(line, file=sys.stderr)
         import_for_nodes(settings)
         if dry_round.is_needed(settings):
             findings = dry_round.check(experiment, saves=resume_plan is not None)

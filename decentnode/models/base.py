@@ -2,7 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isfunction, signature
 from math import prod
@@ -20,6 +20,8 @@ from decentnode.errors import BadInput, is_out_of_memory
 from decentnode.models.adapters import Adapters
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import all_buffers, check_extra_state, set_buffer
+from decentnode.models.named_arguments import pass_by_name
+from decentnode.models.outputs import main_output
 from decentnode.models.pretrained import load_weights
 
 MOST_CHANGE = 0.1
@@ -82,19 +84,20 @@ def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
 
 def initial_model(
     model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32,
-    zeros: tuple[Tensor, ...] | None = None,
+    zeros: tuple[Tensor, ...] | None = None, arguments: Sequence[str] = (),
 ) -> nn.Module:  # fmt: skip
     """The network that every node starts from: the same for the same seed in any state of the generators.
 
     It is made in float32 and then converted, so that it is the same network in each dtype. `zeros`: samples,
-    for the shapes of lazy modules. Raises BadInput where the network cannot be trained here, or the file of
-    `pretrained` does not fit.
+    for the shapes of lazy modules; `arguments`: the names of their inputs, if they have some. Raises
+    BadInput where the network cannot be trained here, or the file of `pretrained` does not fit.
     """
     with seeded(seed, "model"):
         network = model.build(shape, num_classes)
         if "torch._inductor.config" in sys.modules:
             # Where it is compiled, each process would start others that compile.
             torch._inductor.config.compile_threads = 1
+        pass_by_name(network, arguments)
         give_shapes(network, zeros)
     scripted = [path for path, part in network.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
@@ -156,29 +159,30 @@ def _described(fields: tuple[Tensor, ...]) -> str:
 
 
 def check_scores(
-    network: nn.Module, zeros: tuple[torch.Tensor, ...], num_classes: int, labels: tuple[int, ...] = ()
-) -> None:
+    network: nn.Module, zeros: tuple[torch.Tensor, ...], num_classes: int, labels: tuple[int, ...] = (),
+    others: Sequence[tuple[int, ...]] = (),
+) -> None:  # fmt: skip
     """Raises BadInput unless the network turns samples into `num_classes` scores for each label.
 
-    `zeros` is a batch of samples of zeros; `labels` is the shape of the labels of one sample. It computes, so
-    a process that will be forked must have set one torch thread before.
+    `zeros` is a batch of samples of zeros; `labels` is the shape of the labels of one sample; `others`:
+    further shapes that its scores may have. It computes, so a process that will be forked must have set one
+    torch thread before.
     """
     name, count = type(network).__name__, len(zeros[0])
     tried = copied(network).eval()
     try:
         with torch.no_grad():
-            scores = tried(*zeros)
+            scores = main_output(tried(*zeros))
     except Exception as error:  # the user's own class may raise anything
         raise _of_user(error, f"{name} does not take {_described(zeros)}") from error
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
-    if shape != wanted:
-        is_logit = num_classes == 2 and shape in ((count, *labels), (count, 1, *labels))
-        raise BadInput.at(
-            "model",
-            f"{name} gives {shape} for {count} samples; it must give {wanted}"
-            f"{': a score for each of the two classes, also with BCEWithLogitsLoss' if is_logit else ''}",
-        )
+    if shape != wanted and shape not in [(count, *other) for other in others]:
+        hint = ""
+        if num_classes == 2 and shape in ((count, *labels), (count, 1, *labels)):
+            several = len(labels) == 1 and shape == (count, *labels)
+            hint = f"; one for each label is task: {'multi_label' if several else 'binary'}"
+        raise BadInput.at("model", f"{name} gives {shape} for {count} samples; it must give {wanted}{hint}")
 
 
 def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
@@ -207,7 +211,7 @@ def check_padding(
     """
     with torch.no_grad():
         judged = copied(network).eval()
-        scores, others = judged(*alone)[0], judged(*padded)[0]
+        scores, others = (main_output(judged(*fields))[0] for fields in (alone, padded))
     others = others[tuple(map(slice, scores.shape))]
     if (scores - others).abs().max() > MOST_CHANGE * scores.std():
         raise BadInput.at(

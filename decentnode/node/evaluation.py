@@ -3,8 +3,9 @@
 The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 from torch import nn
@@ -23,6 +24,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Dataset, Samples, draw
+from decentnode.datasets.ragged import Rows
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
 from decentnode.formats.records import Records, RoundRecord, private_megabytes
@@ -32,10 +34,13 @@ from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
-from decentnode.training.evaluation import batch_size, evaluate
+from decentnode.training.evaluation import MakeMeasure, batch_size, evaluate, specs_of
+from decentnode.training.metrics.base import Kind
 from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
+MOST_KEPT = 1 << 28
+"""Predicted numbers that a metric may keep in an evaluation: 1 GB in float32."""
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
@@ -75,6 +80,8 @@ class EvaluationPlan:
     """The validation samples, all of them in each evaluation; None: there are none."""
     local: tuple[Samples, ...] = ()
     """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
+    listed: tuple[MakeMeasure, ...] = ()
+    """The metrics of `evaluation.metrics`."""
     metrics: tuple[Metric, ...] = ()
     """What is measured, the headline first; on validation and own samples last."""
     target: tuple[Metric, float] | None = None
@@ -92,7 +99,11 @@ class EvaluationPlan:
         nodes = len(run_samples.parts)
         sample = tests.sample(nodes, settings.seed, settings.adversary_ranks)
         task: Task = settings.task.make()
-        metrics = tuple(Metric(*metric) for metric in task.metrics(dataset.num_classes))
+        width = 2 if task.kind == "binary" else run_samples.width
+        listed = tuple(plugin.make for plugin in tests.metrics)
+        _check(listed, task.kind, width, samples.labels)
+        specs = specs_of(task, listed, dataset.num_classes, width)
+        metrics = tuple(Metric(*spec) for spec in specs)
         of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
         local = run_samples.own_tests
         metrics += of_validation + tuple(metric.of_local for metric in metrics if local)
@@ -107,8 +118,15 @@ class EvaluationPlan:
             drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
             ranks=tests.tested(nodes) if sample is None else sample, last_ranks=sample,
             adversaries=settings.adversary_ranks, validation=dataset.validation, local=local,
-            metrics=metrics, target=_target(tests, {metric.name: metric for metric in metrics}),
+            listed=listed, metrics=metrics,
+            target=_target(tests, {metric.name: metric for metric in metrics}),
         )  # fmt: skip
+
+    @property
+    def shown(self) -> list[Metric]:
+        """The metrics whose means are shown after each evaluation: those of `evaluation.metrics`."""
+        labels = {make().label for make in self.listed}
+        return [metric for metric in self.metrics if metric.name in labels]
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
@@ -144,6 +162,20 @@ class EvaluationPlan:
         if rank is not None and self.local and len(self.local[rank]):
             scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
         return scores
+
+
+def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> None:
+    """Raises BadInput for the first metric that predictions for these labels do not have."""
+    numbers = width * prod(labels.shape)
+    for index, make in enumerate(metrics):
+        key, measure = f"evaluation.metrics[{index}]", make()
+        try:
+            measure.check(kind, width)
+        except BadInput as error:
+            raise BadInput.at(key, str(error)) from error
+        if measure.keeps_predictions and numbers > MOST_KEPT:
+            what = f"{measure.label} would keep {numbers:,} predicted numbers until the end of an evaluation"
+            raise BadInput.at(key, f"{what}, more than {MOST_KEPT:,}; lower dataset.test_size")
 
 
 def _target(evaluation: EvaluationSettings, metrics: dict[str, Metric]) -> tuple[Metric, float] | None:
@@ -243,7 +275,7 @@ class NodeEvaluation(AfterRound):
             record.metrics = self.scores = plan.measured(
                 record.round,
                 lambda samples: evaluate(
-                    training.objective, samples, plan.batch_size, beat=training.hooks.beat
+                    training.objective, samples, plan.batch_size, training.hooks.beat, plan.listed
                 ),
                 record.rank,
             )

@@ -78,15 +78,15 @@ class Experiment:
         # Raises BadInput where a rank has no part of the steps, before a large model is made.
         samples.shard(rank=0)
         network = initial_model(
-            settings.model.make(), dataset.shape, dataset.num_classes, seed=settings.seed, dtype=dtype,
-            zeros=dataset.train.zeros(2),
+            settings.model.make(), dataset.shape, samples.width, seed=settings.seed, dtype=dtype,
+            zeros=dataset.train.zeros(2), arguments=dataset.arguments,
         )  # fmt: skip
         layout = ParameterLayout.of(
             network, settings.training.mix_buffers, settings.training.channels_last(network), dtype,
             personal=settings.sharing.personal,
         )  # fmt: skip
-        labels = tuple(dataset.train.labels.shape[1:])
-        check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels=labels)
+        (width, *labels), *others = samples.shapes
+        check_scores(network, dataset.train.zeros(2), width, labels=tuple(labels), others=others)
         for part in (dataset.train, dataset.test):
             check_ids(network, part.largest_ids())
         if dataset.train.is_ragged:
@@ -208,7 +208,7 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
     """A test of vectors in a network of its own."""
     network = copied(experiment.network).to(device or "cpu")
     training, layout = experiment.settings.training, experiment.layout
-    return VectorTest(training.objective(network, layout.channels_last), layout)
+    return VectorTest(training.objective(network, layout.channels_last), layout, experiment.plan.listed)
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

@@ -70,7 +70,8 @@ class ModelTrial:
         tests = self._tests()
         with doing("be evaluated after it was trained"):
             node.prepare_evaluation(0)
-            scores = evaluate(node.objective, tests, experiment.plan.batch_size)
+            plan = experiment.plan
+            scores = evaluate(node.objective, tests, plan.batch_size, metrics=plan.listed)
         if experiment.settings.records.models is not None:
             self._record(node)
         saved = self._saved(node)

@@ -16,7 +16,7 @@ from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.datasets.partition import Partition, label_histogram
-from decentnode.datasets.ragged import Ragged
+from decentnode.datasets.ragged import LazyRows
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
 from decentnode.formats.partition_table import PartitionTable
@@ -53,6 +53,13 @@ class RunSamples:
     """The test samples of each rank alone, as indices; empty without `evaluation.node_test_split`."""
     least_batch: int = 1
     """The fewest samples at once that the model of the run can be trained on."""
+    shapes: tuple[tuple[int, ...], ...] = ((),)
+    """The shapes that the outputs of the model for one sample may have (`Task.shapes`)."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers the model gives for each label; models are built with it."""
+        return self.shapes[0][0]
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
@@ -69,7 +76,11 @@ class RunSamples:
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.dataset.validation, seed)
         if not len(dataset.test):
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
-        settings.task.make().check(dataset, settings.training.loss.cls)
+        task: Task = settings.task.make()
+        dataset = task.of(dataset)
+        task.check(dataset, settings.training.loss.cls)
+        if dataset.train.is_stream:
+            check_stream(settings)
         partition: Partition = settings.dataset.partition.make()
         parts = split_rows(partition, dataset.train, rows, num_nodes=nodes, seed=seed)
         own_tests = []
@@ -86,7 +97,10 @@ class RunSamples:
         for adversary in adversaries:
             adversary.check(changed, parts)
             parts = adversary.parts(parts, seed)
-        return cls(changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests)
+        return cls(
+            changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests,
+            shapes=task.shapes(dataset.num_classes, dataset.train.labels.shape[1:]),
+        )  # fmt: skip
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node; raises BadInput where it has no part of the steps."""
@@ -156,7 +170,7 @@ class RunSamples:
     def has_classes(self) -> bool:
         """Whether each sample has one label, a class."""
         labels = self.dataset.train.labels
-        return self.dataset.num_classes > 1 and not isinstance(labels, Ragged) and labels.dim() == 1
+        return self.dataset.num_classes > 1 and isinstance(labels, Tensor) and labels.dim() == 1
 
     @property
     def histograms(self) -> list[list[int]]:
@@ -184,7 +198,7 @@ class RunSamples:
             for zero in self.dataset.train.zeros(1)
         ]
         return {
-            "shape": [*self.dataset.shape], "num_classes": self.dataset.num_classes, "arguments": arguments
+            "shape": [*self.dataset.shape], "num_classes": self.width, "arguments": arguments
         }  # fmt: skip
 
     @property
@@ -199,7 +213,8 @@ class RunSamples:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
         task: Task = settings.task.make()
-        counted = task.labels_show_ranks and 1 < self.dataset.num_classes <= MOST_LABELS
+        are_known = task.labels_show_ranks and not isinstance(train.labels, LazyRows)
+        counted = are_known and 1 < self.dataset.num_classes <= MOST_LABELS
         return PartitionTable(
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],
@@ -208,6 +223,7 @@ class RunSamples:
                 {"name": plugin.name, "levels": levels}
                 for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],
+            class_names=self.dataset.class_names if counted else (),
         )
 
 
@@ -217,3 +233,17 @@ def _update(state: xxhash.xxh3_128, samples: Samples) -> None:
         # In blocks, because a view of a mapped file may be larger than the memory.
         for block in torch.split(tensor, HASHED_ROWS):
             state.update(block.contiguous().numpy().data.cast("B"))
+
+
+def check_stream(settings: Settings) -> None:
+    """Raises BadInput for settings that draw samples, of which a stream has each once, in its order."""
+    training = settings.training
+    for key, wrong in (
+        ("training.privacy", training.privacy is not None),
+        ("training.batch_tokens", training.batch_tokens is not None),
+        ("training.name", training.gradient_sync.make().one_model),
+    ):
+        if wrong:
+            raise BadInput.at(
+                key, "it draws samples, and those of a stream come in their order; leave it out"
+            )

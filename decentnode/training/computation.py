@@ -73,12 +73,12 @@ class Computation:
         how = {"backend": mode} if mode in BACKENDS else {"mode": mode}
         made: Network = torch.compile(network, **how)  # type: ignore[call-overload]
 
-        def call(*fields: Tensor) -> Tensor:
-            for field in fields:
+        def call(*fields: Tensor, **labels: Tensor) -> Tensor:
+            for field in (*fields, *labels.values()):
                 # Otherwise the code depends on which sizes of batches came first, and a resumed node could
                 # round differently.
                 torch._dynamo.maybe_mark_dynamic(field, 0)
-            return made(*fields)
+            return made(*fields, **labels)
 
         return call
 

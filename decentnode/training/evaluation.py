@@ -1,7 +1,7 @@
 """Evaluates a model: the metrics of its task on samples that it was not trained on."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,9 +12,13 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models.module_state import ModuleState
+from decentnode.training.metrics.base import Measure, MetricSpec
 from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
+from decentnode.training.tasks.base import Task
 
+MakeMeasure = Callable[[], Measure]
+"""Returns a new object, for one evaluation."""
 BATCH_SIZE, LINEAR_BATCH_SIZE = 64, 512
 """The fastest measured on a CPU: activations of convolutions exceed its caches from 128 samples on."""
 
@@ -30,15 +34,17 @@ def evaluate(
     samples: Samples,
     batch_size: int = BATCH_SIZE,
     beat: Callable[[], None] | None = None,
+    metrics: Sequence[MakeMeasure] = (),
 ) -> dict[str, float]:
-    """The metrics of the task over all samples, by name, in evaluation mode; restores the mode of the module.
+    """The metrics over all samples, by name, in evaluation mode; restores the mode of the module.
 
-    `beat` is called after every batch.
+    These are first the `metrics`, then those of the task. `beat` is called after every batch.
     """
     if not len(samples):
         raise DatasetError("there are no samples to evaluate on; the test set is empty")
     # Not torch.inference_mode: a network may train later with what it keeps now, such as a table.
     sums, count = defaultdict[str, float](float), 0.0
+    measures = measures_of(objective.task, metrics)
     with evaluation_mode(objective.module), torch.no_grad():
         for rows in samples.in_batches(batch_size):
             batch = samples.batch(rows)
@@ -50,11 +56,31 @@ def evaluate(
             count += size
             for name, value in objective.sums(outputs, batch).items():
                 sums[name] += value.item()
+            if measures:
+                predictions = objective.predictions(outputs, batch)
+                for metric in measures:
+                    metric.add(predictions)
             if beat is not None:
                 beat()
         for name, number in objective.generated(samples, batch_size, beat).items():
             sums[name] += number
-    return objective.task.values(sums, count)
+    measured = {name: value for metric in measures for name, value in metric.values().items()}
+    return measured | objective.task.values(sums, count)
+
+
+def measures_of(task: Task, metrics: Sequence[MakeMeasure]) -> list[Measure]:
+    """Returns new objects of these metrics, and of those of the task that they do not have."""
+    found: list[Measure] = [make() for make in metrics]
+    labels = {metric.label for metric in found}
+    return [*found, *(metric for metric in task.measures() if metric.label not in labels)]
+
+
+def specs_of(
+    task: Task, metrics: Sequence[MakeMeasure], num_classes: int, width: int
+) -> tuple[MetricSpec, ...]:
+    """Returns what `evaluate` measures, in its order; `width`: of classes, labels or outputs."""
+    specs = {spec.name: spec for metric in measures_of(task, metrics) for spec in metric.specs(width)}
+    return tuple((specs | {spec.name: spec for spec in task.metrics(num_classes)}).values())
 
 
 @contextmanager
@@ -72,8 +98,11 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 class VectorTest:
     """Evaluates vectors in a network of its own."""
 
-    def __init__(self, objective: Objective, layout: ParameterLayout) -> None:
-        """`load` changes the network of the objective."""
+    def __init__(
+        self, objective: Objective, layout: ParameterLayout, metrics: Sequence[MakeMeasure] = ()
+    ) -> None:
+        """`load` changes the network of the objective; `metrics`: as for `evaluate`."""
+        self._metrics = metrics
         self._objective = objective
         self._layout = layout
         self.module_state = ModuleState(objective.module, [entry.name for entry in layout.entries])
@@ -87,7 +116,7 @@ class VectorTest:
         self, samples: Samples, batch_size: int, beat: Callable[[], None] | None = None
     ) -> dict[str, float]:
         """The metrics of the loaded vector over all samples, by name."""
-        return evaluate(self._objective, samples, batch_size, beat=beat)
+        return evaluate(self._objective, samples, batch_size, beat=beat, metrics=self._metrics)
 
 
 class LocalLoss:
@@ -112,7 +141,7 @@ class LocalLoss:
             load_flat(self._objective.module, self._vector.layout.personal, self._vector.values)
         random = generator(self._shard.seed, "local_loss", round, self._shard.rank)
         chosen = random.choice(len(self._shard.indices), self._size, replace=False)
-        batch = self._shard.samples.batch(self._shard.indices[torch.from_numpy(chosen)])
+        batch = self._shard.batch(self._shard.indices[torch.from_numpy(chosen)], round)
         with torch.no_grad():
             return float(self._objective(batch)[1])
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.rng import generator, permutation
-from decentnode.datasets.base import Batch, Samples
+from decentnode.core.rng import generator
+from decentnode.datasets.base import Batch, Reading, Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,15 @@ class Shard:
 
     def order(self, epoch: int) -> Tensor:
         """The samples of an epoch in their order, int64 indices."""
-        order = permutation(len(self.indices), self.seed, "shuffle", self.rank, epoch)
-        return self.indices.index_select(0, torch.from_numpy(order))
+        return self.samples.order(self.indices, epoch, self.seed, self.rank)
+
+    def batch(self, indices: Tensor, epoch: int = 0) -> Batch:
+        """Samples of the rank as an epoch has them, whose random transforms are others in each."""
+        return self.samples.batch(indices, self.reading(epoch))
+
+    def reading(self, epoch: int) -> Reading:
+        """The counters of what rows draw that the rank reads in an epoch."""
+        return self.seed, self.rank, epoch
 
     def starts(self, samples: int, batch_size: int) -> range:
         """The index at which each minibatch of an epoch of `samples` starts."""
@@ -98,13 +105,22 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch."""
-        return self._shard.samples.batch(torch.from_numpy(self._next_indices()))
+        batch = self._shard.batch(torch.from_numpy(self._next_indices()), self._epoch)
+        self._expect()
+        return batch
 
     def several(self, count: int) -> list[Batch]:
         """The next minibatches, as many as `count` or as the epoch still has, at least one."""
-        return [
-            self._shard.samples.batch(torch.from_numpy(indices)) for indices in self.several_indices(count)
-        ]
+        indices = map(torch.from_numpy, self.several_indices(count))
+        batches = [self._shard.batch(of_batch, self._epoch) for of_batch in indices]
+        self._expect()
+        return batches
+
+    def _expect(self) -> None:
+        """Tells the samples which ones are next."""
+        if self._upcoming:
+            upcoming = torch.from_numpy(self._order[self._upcoming[-1]])
+            self._shard.samples.expect(upcoming, self._shard.reading(self._epoch))
 
     def several_indices(self, count: int) -> list[NDArray[np.int64]]:
         """The samples of the minibatches that `several` would return; these are taken, too."""
@@ -119,7 +135,7 @@ class Minibatches:
     def trial(self) -> Batch:
         """A minibatch to try a step with, the longest of them; `next` still gives its samples."""
         order, batches = self._split(self._shard.indices)
-        return self._shard.samples.batch(order[batches[0 if self._tokens is None else -1]])
+        return self._shard.batch(order[batches[0 if self._tokens is None else -1]])
 
     def trials(self) -> list[Batch]:
         """A minibatch of each shape that an epoch has; `next` still gives their samples."""
@@ -127,7 +143,7 @@ class Minibatches:
         batches = [order[place] for place in places]
         longest = None if self._tokens is None else self._shard.samples.tokens
         shapes = {(len(b), 0 if longest is None else int(longest[b].max())): b for b in batches}
-        return [self._shard.samples.batch(indices) for indices in shapes.values()]
+        return [self._shard.batch(indices) for indices in shapes.values()]
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch

@@ -1,19 +1,24 @@
 """The function that training minimizes and evaluation measures: a network with a task and its loss."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decentnode.core.vector import DTYPES, accumulator
 from decentnode.datasets.base import IGNORED, Batch, Samples, counts
-from decentnode.datasets.ragged import Ragged
 from decentnode.errors import BadInput
+from decentnode.models.outputs import main_output, named_outputs
 from decentnode.training.computation import Computation
+from decentnode.training.metrics.base import Predictions
 from decentnode.training.tasks.base import Task
 
 PLAIN = Computation()
+LossWeights = Mapping[str, float] | tuple[float, ...] | None
+"""The weights of the losses of outputs, by name or in their order; None: the main output alone has one."""
 
 
 class Objective:
@@ -21,10 +26,17 @@ class Objective:
 
     def __init__(
         self, module: nn.Module, loss: nn.Module, task: Task, channels_last: bool = False,
-        computation: Computation = PLAIN,
+        computation: Computation = PLAIN, weights: LossWeights = None,
     ) -> None:  # fmt: skip
-        """Raises BadInput for a loss that is not one number."""
+        """Raises BadInput for a loss that is not one number.
+
+        `weights`: those of the losses of several outputs in training.
+        """
         self.loss = loss
+        self._weights = weights
+        # Those of transformers compute a loss of their own where they are given labels.
+        asks = isinstance(weights, Mapping) and bool(weights.get("loss"))
+        self._gives_labels = asks and "labels" in signature(module.forward).parameters
         self.task = task
         self._ignored = ignored_by(loss)
         self.reduction = getattr(loss, "reduction", "mean")
@@ -53,18 +65,47 @@ class Objective:
         self._compiled = self._computation.compiled(module)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the outputs, as the task has them, and the loss, a scalar with a gradient."""
+        """Returns the main output, as the task has it, and the loss, a scalar with a gradient.
+
+        In training mode the loss may have terms of other outputs, by the weights.
+        """
         with self._computation.autocast(self._device):
             # An evaluation is not compiled: it has other sizes of batches, and other nodes may wait for it.
             network = self._compiled if self.module.training else self.module
-            outputs: Tensor = network(*map(self._placed, batch.fields))
+            labels = {}
+            if self._gives_labels and self.module.training:
+                labels["labels"] = batch.labels.to(self._device)
+            given: Any = network(*map(self._placed, batch.fields), **labels)
+            outputs: Tensor = main_output(given)
             # A sum of exponentials in bfloat16 would have two digits.
             outputs = outputs.to(accumulator(outputs.dtype))
-            loss = self._loss(outputs, batch.labels, batch.weights)
-            if batch.mixed is not None:
-                others, share = batch.mixed
-                loss = share * loss + (1 - share) * self._loss(outputs, others, batch.weights)
-        return outputs, loss
+            if self._weights is not None and self.module.training:
+                return outputs, self._weighted(given, batch)
+            return outputs, self._of_batch(outputs, batch)
+
+    def _weighted(self, given: Any, batch: Batch) -> Tensor:
+        """The loss of several outputs; a scalar among them is a loss by itself. Raises BadInput."""
+        named, weights = named_outputs(given), self._weights or ()
+        if not isinstance(weights, Mapping):
+            names = [*named, *map(str, range(len(named), len(weights)))]
+            weights = dict(zip(names, weights, strict=False))
+        total = torch.zeros((), device=self._device)
+        for name, weight in {next(iter(named)): 1.0, **weights}.items():
+            if not isinstance(output := named.get(name), Tensor):
+                known = ", ".join(key for key, value in named.items() if isinstance(value, Tensor))
+                what = f"the model gives no such output in training (it gives {known})"
+                raise BadInput.at(f"training.loss_weights.{name}", what)
+            output = output.to(accumulator(output.dtype))
+            if weight:
+                total = total + weight * (self._of_batch(output, batch) if output.dim() else output)
+        return total
+
+    def _of_batch(self, outputs: Tensor, batch: Batch) -> Tensor:
+        loss = self._loss(outputs, batch.labels, batch.weights)
+        if batch.mixed is not None:
+            others, share = batch.mixed
+            loss = share * loss + (1 - share) * self._loss(outputs, others, batch.weights)
+        return loss
 
     def _loss(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         if weights is None:
@@ -111,7 +152,7 @@ class Objective:
     def counts_each(self, samples: Samples) -> bool:
         """Whether each sample is one term of the mean loss, so that batches have as many as samples."""
         labels = samples.labels
-        if isinstance(labels, Ragged) or samples.weights is not None or self._class_weights is not None:
+        if not isinstance(labels, Tensor) or samples.weights is not None or self._class_weights is not None:
             return False
         if not labels.is_floating_point():
             # In 64 bits, because torch has no comparison of 16 without sign.
@@ -128,6 +169,10 @@ class Objective:
         """The sums of the task's metrics over a batch."""
         return self.task.sums(outputs, batch.labels.to(self._device))
 
+    def predictions(self, outputs: Tensor, batch: Batch) -> Predictions:
+        """The predictions for a batch."""
+        return self.task.predictions(outputs, batch.labels.to(self._device))
+
     def generated(
         self, samples: Samples, batch_size: int, beat: Callable[[], None] | None
     ) -> dict[str, float]:
@@ -135,7 +180,7 @@ class Objective:
 
         def network(*fields: Tensor) -> Tensor:
             with self._computation.autocast(self._device):
-                outputs: Tensor = self.module(*map(self._placed, fields))
+                outputs: Tensor = main_output(self.module(*map(self._placed, fields)))
             return outputs.to(accumulator(outputs.dtype))
 
         return self.task.generated(network, samples, batch_size, beat=beat or (lambda: None))

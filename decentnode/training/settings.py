@@ -93,6 +93,11 @@ class TrainingSettings(Computation):
     loss: Factory = Factory(nn.CrossEntropyLoss)
     task: Factory = Factory(Classification)
     """The section `task`."""
+    loss_weights: Mapping[str, float] | tuple[float, ...] | None = None
+    """Of a model with several outputs, such as auxiliary heads: the weights of their losses, by their names,
+    or in their order from the main one on; null: the main output alone has a loss. A scalar among them, such
+    as `aux_loss`, is a loss by itself.
+    """
     scheduler: Factory | None = None
     schedule_step: Literal["round", "step"] = "round"
     """What a step of the schedule is: a round, or a step of the optimizer."""
@@ -218,8 +223,9 @@ class TrainingSettings(Computation):
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """Returns the objective of the training; raises BadInput when the loss refuses its options."""
         return Objective(
-            module, self.loss.make(), self.task.make(), channels_last=channels_last, computation=self
-        )
+            module, self.loss.make(), self.task.make(), channels_last=channels_last, computation=self,
+            weights=self.loss_weights,
+        )  # fmt: skip
 
     def make_optimizer(self, parameters: Sequence[Any]) -> Optimizer:
         """The optimizer of parameters, or of groups of them; raises BadInput when it refuses its options."""

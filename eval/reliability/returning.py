@@ -6,9 +6,10 @@
 The others go on without it, and it joins the run in progress. A trial passes if no machine outlives its
 limit, every exit code is a documented one, and in the end the summaries of all machines agree: the same run,
 all nodes finished, one model hash, and evaluations of the same rounds. A machine that comes back when the
-others have finished finds no run (exit code 4), and its nodes are lost. With `--open` the machines are not
-listed, and take the places that are free. `--namespaces` needs root: each machine is a network namespace.
-With `--elsewhere` an engine's variables tell each machine its place, and it returns with another address.
+others have finished finds no run (exit code 4), or no round that is left for its nodes. With `--open` the
+machines are not listed, and take the places that are free. `--namespaces` needs root: each machine is a
+network namespace. With `--elsewhere` an engine's variables tell each machine its place, and it returns with
+another address.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from decentnode.launcher.cluster.place import is_listening
 
 NODES_PER_MACHINE, LIMIT = 2, 180.0
 HUNG = 999
+START = 20.0
+"""Seconds that a start may take: a machine that returns as long before the others' last round is in time."""
 ENDS = {0, 3, 4, -9}
 """All finished; all that were not lost; no run was found; killed by a trial."""
 BRIDGE, SUBNET = "decentnode-hub", "10.77.40"
@@ -111,11 +114,17 @@ class Trial:
     log: TextIO
     processes: "dict[int, subprocess.Popen[bytes]]" = field(default_factory=dict)
     codes: dict[int, list[int]] = field(default_factory=dict)
+    returns: dict[int, float] = field(default_factory=dict)
+    """By machine that was killed when it was started the last time."""
+    missing: int = 0
+    """Nodes that came too late."""
     moves: int = 0
 
     def start(self, machine: int) -> None:
         """Starts a machine by the command that all its starts have."""
         options = self.options
+        if machine in self.codes:
+            self.returns[machine] = time.time()
         inside = ["ip", "netns", "exec", f"decentnode-{machine}"] if options.namespaces else []
         command = [sys.executable, "-m", "decentnode", "run", str(self.config), "--continue"]
         # Each machine has a disk of its own.
@@ -200,22 +209,32 @@ class Trial:
             self.start(machine)
             process = self.processes[machine]
 
+    def late(self) -> set[int]:
+        """Returns the machines that returned when the others had done all rounds, or nearly all."""
+        kept = [machine for machine in self.processes if machine not in self.returns]
+        records = [path for m in kept for path in self.run_dir.glob(f"disk-{m}/machine-*/records/*")]
+        end = min((path.stat().st_mtime for path in records), default=0.0)
+        return {machine for machine, at in self.returns.items() if at > end - START}
+
     def problem(self) -> str:
         """Returns what the summaries of the machines disagree about, or lack."""
         found: dict[str, set[Any]] = {}
-        late = [machine for machine, codes in self.codes.items() if codes[-1] == 4]
+        late, without = self.late(), {machine for machine, codes in self.codes.items() if codes[-1] == 4}
         for path in sorted(self.run_dir.glob("disk-*/machine-*")):
-            if int(path.parent.name.removeprefix("disk-")) in late:
+            if int(path.parent.name.removeprefix("disk-")) in without:
                 continue
             summary = json.loads((path / "summary.json").read_text())
             rows = [json.loads(line) for line in (path / "evaluations.jsonl").read_text().splitlines()]
             for key in ("run_id", "finished_nodes", "model_hash"):
                 found.setdefault(key, set()).add(summary[key])
             found.setdefault("rounds", set()).add(tuple(sorted(row["round"] for row in rows)))
-        nodes = NODES_PER_MACHINE * (self.options.machines - len(late))
-        if len(found.get("run_id", ())) != 1 or found["finished_nodes"] != {nodes}:
-            return f"{found.get('run_id')}, finished {found.get('finished_nodes')} of {nodes}"
-        return next((f"{key}: {len(values)} kinds" for key, values in found.items() if len(values) > 1), "")
+        if differing := [f"{key}: {len(values)} kinds" for key, values in found.items() if len(values) > 1]:
+            return ", ".join(differing)
+        (finished,) = found["finished_nodes"]
+        self.missing = NODES_PER_MACHINE * self.options.machines - finished
+        if self.missing > NODES_PER_MACHINE * len(late) or without - late:
+            return f"{self.missing} nodes did not finish, machines {late} came late, {without} found no run"
+        return ""
 
 
 def main() -> None:
@@ -250,7 +269,8 @@ def main() -> None:
                     problem = trial.run(chance)
                 failed += bool(problem)
                 took = time.monotonic() - began
-                print(f"{number:3d} {problem or 'passes'} {trial.codes} {took:.0f} s", flush=True)
+                passes = f"passes, {trial.missing} nodes came too late" if trial.missing else "passes"
+                print(f"{number:3d} {problem or passes} {trial.codes} {took:.0f} s", flush=True)
                 if problem:
                     print((folder / "log").read_text()[begun:][-8000:])
     print(f"{options.trials - failed} of {options.trials} trials pass")

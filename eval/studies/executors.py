@@ -11,13 +11,10 @@ eval/slurm/ends.py.
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -191,16 +188,6 @@ def marked(value: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def in_small_arrays(tools: Path, environment: Path, words: Sequence[str]) -> int:
-    """Runs this script in a Slurm whose arrays are small; returns its exit code."""
-    with tempfile.TemporaryDirectory(prefix="tools-") as folder:
-        copy = Path(folder) / "tools"
-        shutil.copytree(tools, copy)
-        template = copy / "slurm.conf.in"
-        template.write_text(f"{template.read_text().rstrip()}\nMaxArraySize={ARRAY_SIZE}\n")
-        return in_a_slurm_of_ours(copy, None, environment, words, script="eval/studies/executors.py")
-
-
 def main() -> int:
     """Returns 0 if all was as expected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -209,7 +196,10 @@ def main() -> int:
     parser.add_argument("--environment", type=Path, default=Path(sys.prefix), help="with bin/python")
     given = parser.parse_args()
     if given.tools:
-        return in_small_arrays(given.tools.absolute(), given.environment.absolute(), ["--on=slurm"])
+        return in_a_slurm_of_ours(
+            given.tools.absolute(), None, given.environment.absolute(), ["--on=slurm"],
+            script="eval/studies/executors.py", settings={"MaxArraySize": ARRAY_SIZE},
+        )  # fmt: skip
     names = given.on or [name for name, library in LIBRARIES.items() if find_spec(library)]
     is_slurm = "slurm" in names
     # Long enough for a run to be cancelled amid its rounds.

@@ -91,7 +91,7 @@ def test_objects_run_and_the_caller_stays_as_it_was(values):
         assert torch.allclose(kept[name], tensor, atol=1e-6)
     saved = (run.directory / "config.yaml").read_text()
     comment = (
-        "# Passed as objects from Python, so this file lacks them: dataset (InMemory), model (Sequential)"
+        "# Passed as objects from Python, so this file lacks them: dataset (samples), model (Sequential)"
     )
     assert saved.startswith(f"{comment}, sharing (Boosted)\n")
     for line in ("name: run", "name: object:Boosted", "name: SGD", "name: shards", "lr: 0.0"):
@@ -244,10 +244,9 @@ def test_a_killed_run_is_told_where_children_are_not_waited_for(values):
             "arguments: sharing: 'object:Linear' is no sharing; it must be a subclass",
         ),
         ({"sharing": nn}, "arguments: sharing: the module torch.nn is no sharing; pass a class or an object"),
-        ({"dataset": (torch.ones(2), torch.ones(2))}, "arguments: dataset: a part is Tensor; a dataset from"),
         (
-            {"dataset": ((torch.ones(2), torch.ones(3)),) * 2},
-            "arguments: dataset: a part has 2 inputs and 3 labels",
+            {"dataset": {"name": (torch.ones(2), torch.ones(2)), "clases": [1]}},
+            "arguments: dataset.clases: unknown option of object:samples; did you mean 'classes'?",
         ),
         (
             {"graph": nx.path_graph(["a", "b"])},

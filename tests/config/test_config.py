@@ -295,6 +295,7 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
         dataset["partition"],
         dataset["skew"]["items"],
         sections["task"],
+        schema["properties"]["evaluation"]["properties"]["metrics"]["items"],
         training["augmentation"]["items"],
         training["privacy"]["anyOf"][0],
         {"anyOf": [None, sections["training"]]},

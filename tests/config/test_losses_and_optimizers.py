@@ -148,7 +148,7 @@ class Squeezed(OneScore):
 def test_one_logit_for_two_classes_is_refused_with_what_would_be_right(model):
     samples = (SAMPLES, LABELS % 2)
     changes = {"dataset": (samples, samples), "model": model(), "training.loss": "BCEWithLogitsLoss"}
-    with pytest.raises(BadInput, match="a score for each of the two classes, also with BCEWithLogitsLoss"):
+    with pytest.raises(BadInput, match="; one for each label is task: binary"):
         Experiment.from_settings(settings_of(**changes))
     Experiment.from_settings(settings_of(**changes | {"model": nn.Linear(4, 2)}))
 

@@ -841,6 +841,24 @@ evaluation: {target: {accuracy: .9, loss: 1}}
 evaluation: {every: 0, target: {loss: 1}}
     | 16 evaluation.target | nothing is tested before the end; give every (evaluation.every)
 evaluation: {average_model: yes} | 16 evaluation.average_model | must be true or false, not 'yes'
+evaluation: {metrics: f1_macro}
+    | 16 evaluation.metrics | must be a list of metrics, not 'f1_macro'
+evaluation: {metrics: [f1_makro]}
+    | 16 evaluation.metrics[0] | unknown metric 'f1_makro'; did you mean 'f1_macro'? (known: ...
+evaluation: {metrics: [roc_auc]}
+    | 16 evaluation.metrics[0] | unknown metric 'roc_auc'; did you mean 'auroc'? (known: ...
+evaluation: {metrics: [{name: ece, bins: 0}]}
+    | 16 evaluation.metrics[0].bins | must be a whole number > 0, not 0
+evaluation: {metrics: [{name: auroc, label: local_auc}]}
+    | 16 evaluation.metrics[0].label | must be letters, digits and _, begin with a letter, and not with ...
+evaluation: {metrics: [rmse]}
+    | 16 evaluation.metrics[0] | rmse is of numbers; task classification predicts classes
+evaluation: {metrics: [auroc, auroc]}
+    | 16 evaluation.metrics[1] | evaluation.metrics[0] is named auroc, too; give it a label
+evaluation: {metrics: ['torchmetrix.classification:MulticlassAUROC']}
+    | 16 evaluation.metrics[0] | cannot import 'torchmetrix.classification:...
+evaluation: {metrics: ['torch.nn:Identity']}
+    | 16 evaluation.metrics[0] | Identity has no method update; give a torchmetrics.Metric
 evaluation: 10
     | 16 evaluation | must be a mapping with every, final, background, nodes, samples, batch_size, ... not 10
 records: {models: 5} | 16 records.models | must be a mapping with every or null, not 5
@@ -850,7 +868,7 @@ evaluation: &e {every: 10}\ncheckpoint: *e\nfaults: *e | 18 faults | must be a l
 = {every: 10}
 [10]
     | 16 evaluation | must be a mapping with every, final, background, nodes, samples, batch_size,
-    + average_model, figures, target, node_test_split, not a list of 1
+    + average_model, figures, target, metrics, node_test_split, not a list of 1
 
 = every: 10
 every: -1 | 16 evaluation.every | must be a whole number >= 0, not -1
@@ -1206,6 +1224,8 @@ sharing=ubar 'training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}'
     | sharing | ubar mixes by losses of a node's samples, and no noise covers those; ...
 training.name=ddp sharing=none 'training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}'
     | training.privacy | makes the steps of each node private by itself, but ddp sends gradients within ...
+training.loss_weights=high
+    | training.loss_weights | must be a mapping to numbers or a list of numbers or null, not 'high'
 training.name=dpp | training.name | unknown training 'dpp' (known: ddp, local)
 training.bucket_mb=3 | training.bucket_mb | unknown key (known: ...)
 training.name=ddp

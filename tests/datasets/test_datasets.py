@@ -34,8 +34,8 @@ from decentnode.datasets import (
 )  # fmt: skip
 from decentnode.datasets.base import channel_statistics
 from decentnode.datasets.cifar10_batches import read_batch
+from decentnode.datasets.from_python import from_object
 from decentnode.datasets.idx import read_idx
-from decentnode.datasets.in_memory import InMemory
 from decentnode.errors import DatasetError
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -202,21 +202,21 @@ def test_known_numbers_normalize_instead_of_those_of_the_samples(loaded):
     names = {"mean": (3.0,), "std": 2.0}
     if loaded.train.has_ids:
         with pytest.raises(DatasetError, match=r"^dataset\.mean: the inputs are ids"):
-            replace(InMemory(loaded=loaded), **names).load(0)
+            replace(from_object(loaded), **names).load(0)
         return
-    given = InMemory(loaded=replace(loaded, fitted=()), **names).load(0)
+    given = from_object(replace(loaded, fitted=()), **names).load(0)
     for part in (given.train, given.test):
         inputs = part.inputs[:5].double()
         assert torch.allclose(part.batch(torch.arange(5)).fields[0].double(), (inputs - 3) / 2)
     assert given.fitted == ()
     each = [float(number) for number in range(2, 2 + loaded.shape[0])]
-    given = InMemory(loaded=loaded, mean=tuple(each), std=tuple(each)).load(0)
+    given = from_object(loaded, mean=tuple(each), std=tuple(each)).load(0)
     expected = (loaded.train.inputs[:5].double().movedim(1, -1) - torch.tensor(each)) / torch.tensor(each)
     assert torch.allclose(given.train.batch(torch.arange(5)).fields[0].double().movedim(1, -1), expected)
     wrong = [{"mean": 1.0}, {"std": 1.0}, {"mean": (1.0,) * 99, "std": 1.0}]
     wrong += [{"mean": 0.5, "std": 0.3}] if loaded.train.inputs.dtype == torch.uint8 else []
     for options in wrong:
-        assert message_of(InMemory(loaded=loaded, **options)).startswith("dataset.")
+        assert message_of(from_object(loaded, **options)).startswith("dataset.")
 
 
 def test_types_and_shapes(loaded):

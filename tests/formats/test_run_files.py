@@ -375,6 +375,16 @@ def test_a_directory_with_a_name_must_be_empty(trial) -> None:
         make_run_directory(named)
 
 
+def test_a_directory_of_a_start_that_was_stopped_before_its_run_began_is_used_again(trial) -> None:
+    named = Experiment.from_yaml("trial.yaml", ["run_dir=named"])
+    summary = make_run_directory(named) / "summary.json"
+    summary.touch()
+    assert make_run_directory(named, or_resume=True) == Path("named").absolute() and not summary.exists()
+    Path("named/run.json").touch()
+    with pytest.raises(BadInput, match="named is not empty; name another one"):
+        make_run_directory(named, or_resume=True)
+
+
 def test_machines_that_share_a_folder_write_to_parts_of_it(trial) -> None:
     listed = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}]"
     options = [listed, "run_dir=named"]

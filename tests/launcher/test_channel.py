@@ -4,6 +4,7 @@ import time
 
 import msgspec
 import pytest
+import zmq
 
 from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.launcher.state.messages import Arrived, EvaluationRows, Presence, RelayedReports
@@ -78,6 +79,26 @@ def test_what_was_not_sent_to_a_launcher_is_not_for_the_one_after_it():
         zero.renew(1)
         zero.send(b"for the new one", 1)
         assert take(channels.open(1)) == [(0, b"for the new one")]
+
+
+def test_a_dropped_connection_that_comes_up_last_does_not_silence_its_successor():
+    with Channels() as channels:
+        zero, one = channels.open(0), channels.open(1)
+        zero.send(b"on the first connection", 1)
+        assert take(one) == [(0, b"on the first connection")]
+        route = zero._outboxes[1].get(zmq.ROUTING_ID)
+        zero.renew(1)
+        zero.send(b"on the second connection", 1)
+        assert take(one) == [(0, b"on the second connection")]
+        # As libzmq may do until it has closed the first one.
+        with zmq.Context() as context, context.socket(zmq.DEALER) as late:
+            late.set(zmq.ROUTING_ID, route)
+            late.connect(channels.endpoint(1))
+            late.send_multipart([b"start", b"late"])
+            assert take(one) == [(0, b"late")]
+        for _ in range(2):
+            zero.send(b"still heard", 1)
+            assert take(one) == [(0, b"still heard")]
 
 
 def test_an_answer_returns_to_who_asked_wherever_that_receives():

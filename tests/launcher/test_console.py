@@ -58,7 +58,7 @@ EXPERIMENT = SimpleNamespace(
     processes=(1, 2),
     execution=SimpleNamespace(workers=0),
     layout=SimpleNamespace(numel=4810, size="4,810 parameters"),
-    plan=SimpleNamespace(metrics=CLASSIFICATION, last_ranks=None),
+    plan=SimpleNamespace(metrics=CLASSIFICATION, shown=[], last_ranks=None),
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
@@ -117,7 +117,10 @@ def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
 def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
     screen = LiveConsole(output)
     screen.began(
-        SimpleNamespace(**vars(EXPERIMENT) | {"plan": SimpleNamespace(metrics=(LOSS,), last_ranks=None)}), 1.0
+        SimpleNamespace(
+            **vars(EXPERIMENT) | {"plan": SimpleNamespace(metrics=(LOSS,), shown=[], last_ranks=None)}
+        ),
+        1.0,
     )
     screen.evaluated(ROW)
     summary = SUMMARY | {

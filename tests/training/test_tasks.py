@@ -7,13 +7,23 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.config.loader import understand
+from decentnode.config.python_source import document_of
 from decentnode.datasets import samples
 from decentnode.datasets.base import IGNORED, Batch, LoadedDataset, Samples
 from decentnode.errors import BadInput
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.training.evaluation import evaluate
 from decentnode.training.objective import Objective
-from decentnode.training.tasks import Classification, NextToken, Rating
+from decentnode.training.tasks import (
+    Binary,
+    Classification,
+    MultiLabel,
+    NextToken,
+    Rating,
+    Regression,
+    Segmentation,
+)
 from tests.support.in_process import Nodes
 
 
@@ -110,20 +120,78 @@ IDS, CLASSES = torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, dtype=torch.
     [
         (Classification(), nn.CrossEntropyLoss, loaded(IDS, torch.zeros(3), 1),
          "task: classification needs labels that are classes, those of the dataset are numbers; "
-         r"give labels\.long\(\), or use task: rating"),
+         r"give labels\.long\(\), or use task: regression"),
         (Rating(), nn.MSELoss, loaded(IDS, CLASSES, 2),
          "task: rating needs labels that are numbers, those of the dataset are classes; use floats"),
         (Rating(), nn.MSELoss, loaded(IDS, torch.zeros(3, 2), 1),
-         r"task: rating needs one label for each sample, not labels of shape \(2,\)"),
+         r"task: rating needs one label for each sample, not labels of shape \(2,\); use regression"),
         (NextToken(), nn.CrossEntropyLoss, loaded(torch.zeros(3, 2), CLASSES, 2),
          r"task: next_token needs samples of ids \(int16, int32, int64\), not of float32"),
+        (MultiLabel(), nn.BCEWithLogitsLoss, loaded(IDS, CLASSES, 2),
+         r"task: multi_label needs labels of shape \(n, labels\), not \(3,\); a 0 or 1 each"),
+        (MultiLabel(), nn.BCEWithLogitsLoss, loaded(IDS, torch.full((3, 2), 2), 3),
+         "task: multi_label needs labels that are 0 or 1, not 2; those that do not count are -100"),
+        (Binary(), nn.BCEWithLogitsLoss, loaded(IDS, torch.tensor([0.0, 0.5, 1.0]), 1),
+         r"task: binary needs labels that are 0 or 1, not 0\.5; those that do not count are -100"),
+        (Binary(), nn.CrossEntropyLoss, loaded(IDS, CLASSES, 2),
+         "training.loss: binary needs BCEWithLogitsLoss, not CrossEntropyLoss"),
+        (Binary(), nn.BCELoss, loaded(IDS, CLASSES, 2),
+         "training.loss: binary needs BCEWithLogitsLoss, not BCELoss"),
+        (Regression(), nn.CrossEntropyLoss, loaded(IDS, torch.zeros(3, 2), 1),
+         "training.loss: regression needs MSELoss or .* or HuberLoss, not CrossEntropyLoss"),
+        (Segmentation(), nn.CrossEntropyLoss, loaded(IDS, CLASSES, 2),
+         "task: segmentation needs a label for each pixel, not one for each sample"),
         (NextToken(), nn.MSELoss, loaded(IDS, CLASSES, 2),
          "training.loss: next_token needs CrossEntropyLoss or NLLLoss, not MSELoss"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_a_task_is_refused(task, loss, dataset, message):
     with pytest.raises(BadInput, match=f"^{message}$"):
-        task.check(dataset, loss)
+        task.check(task.of(dataset), loss)
+
+
+FEATURES = drawn(80, 6).float()
+IMAGES = drawn(24, 3, 4, 4).float()
+MASKS = (IMAGES[:, 0] > 0).long().masked_fill(IMAGES[:, 1] > 1, 255)
+LOSSES = dict.fromkeys(("multi_label", "binary"), "BCEWithLogitsLoss")
+LOSSES |= {"regression": "HuberLoss", "segmentation": "CrossEntropyLoss"}
+IN_MEMORY = {
+    "multi_label": (FEATURES, (FEATURES[:, :3] > 0.3), nn.Linear(6, 3), {"pos_weight": [1.0, 2.0, 3.0]},
+                    ["f1_macro", "accuracy", "loss"]),
+    "binary": (FEATURES, (FEATURES[:, 0] > 0.5).float(), {"name": "mlp", "hidden": [4]}, {"pos_weight": 2},
+               ["accuracy", "loss"]),
+    "regression": (FEATURES, FEATURES[:, :2] * 3, {"name": "mlp", "hidden": [4]}, {},
+                   ["rmse", "mae", "r2", "loss"]),
+    "segmentation": (IMAGES, MASKS, nn.Conv2d(3, 2, 1), {"ignore_index": 255, "weight": [1, 3]},
+                     ["mean_iou", "pixel_accuracy", "loss"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", IN_MEMORY)
+def test_a_task_trains_samples_from_python_alone_and_in_batches_of_nodes(task, tmp_path):
+    inputs, labels, model, options, names = IN_MEMORY[task]
+    half = len(inputs) // 2
+    scores, models = [], []
+    for execution in ("alone", {"batches": 3}):
+        torch.manual_seed(1)
+        loss = {"name": LOSSES[task], **options}
+        values = {
+            "graph": {"name": "ring", "nodes": 3}, "rounds": 2, "communication": "inproc", "task": task,
+            "dataset": ((inputs[:half], labels[:half]), (inputs[half:], labels[half:])), "model": model,
+            "training": {
+                "optimizer": {"name": "SGD", "lr": 0.1}, "loss": loss, "batch_size": 4, "steps_per_round": 6,
+                "execution": execution,
+            },
+        }  # fmt: skip
+        experiment = Experiment.from_settings(understand(document_of(values)))
+        test, plan = vector_test(experiment), experiment.plan
+        assert [metric.name for metric in plan.metrics] == names
+        before = test.run(plan.samples, plan.batch_size)
+        nodes = Nodes(experiment, tmp_path / str(len(models))).begin().run(0, 2)
+        scores.append([node.evaluation.scores for node in nodes.nodes])
+        assert all(list(after) == names and after["loss"] < before["loss"] for after in scores[-1])
+        models.append(nodes.models)
+    assert torch.allclose(models[0], models[1], rtol=1e-4, atol=1e-6)
 
 
 COMMON = "name: trial\nrounds: 2\ngraph: {name: ring, nodes: 2}\nsharing: gossip\ncommunication: inproc\n"

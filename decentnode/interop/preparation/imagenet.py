@@ -50,7 +50,9 @@ def prepare(preparation: Preparation, options: Sequence[str]) -> PreparedFiles:
     lines = []
     for images in listed:
         file = _decode(preparation, dataset, images)
-        lines.append(f"{images.part}: {counted(len(images.files), 'image')} of {classes} classes, in {file}")
+        lines.append(
+            f"{images.part}: {counted(len(images.files), 'image')} of {len(classes)} classes, in {file}"
+        )
     return PreparedFiles("image_folder", {}, "resnet50_imagenet_all_reduce", lines)
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import cycle
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -15,6 +16,7 @@ from decentnode.communication.security.curve import Credentials, ZapAuthenticato
 from decentnode.communication.zmq_poll import has_input, milliseconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
+from decentnode.mapping.job import MOST_HOSTS
 
 MOST_BYTES = 16 << 20
 """The largest message accepted: room for the handshakes of all nodes, or a full pipe of reports."""
@@ -29,8 +31,11 @@ FAILED_HANDSHAKES = (
 )
 MOST_HANDSHAKES = 4
 """Failed handshakes after which machine 0 is taken to have other keys."""
-ROUTE = struct.Struct("!BI11s")
-"""A byte that is not zero, because libzmq has those, the machine, and a random part."""
+ROUTE = struct.Struct("!BI9sH")
+"""A byte that is not zero, because libzmq has those, the machine, a random part, which all connections of a
+launcher have in common, and the number of the connection: one that is dropped may still come up after its
+successor, and with the same route it would take its place, so that nothing of the launcher was heard.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,9 @@ class LauncherChannel:
         """Handshakes with machine 0 that have failed."""
         self._machine, self._endpoints, self._credentials = machine, endpoints, credentials
         # Random, so a launcher that is started again is another one.
-        self._route = ROUTE.pack(1, machine, os.urandom(11))
+        self._random, self._numbers = os.urandom(9), cycle(range(1 << 16))
+        self._routes: dict[bytes, bytes] = {}
+        """By launcher the route of its newest connection; the one that was heard last is the last."""
         self._context = zmq.Context()
         self._inbox = self._context.socket(zmq.ROUTER)
         self._outboxes: dict[int, zmq.Socket[bytes]] = {}
@@ -101,7 +108,7 @@ class LauncherChannel:
             return outbox
         outbox = self._context.socket(zmq.DEALER)
         prepare(outbox)
-        outbox.set(zmq.ROUTING_ID, self._route)
+        outbox.set(zmq.ROUTING_ID, ROUTE.pack(1, self._machine, self._random, next(self._numbers)))
         outbox.set(zmq.SNDHWM, UNSENT_MESSAGES)
         # A machine may come back before the kernel gives up an attempt to reach it.
         outbox.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
@@ -188,12 +195,16 @@ class LauncherChannel:
                 self.refused["frame count"] += 1
                 continue
             start, frame = frames
-            machine = ROUTE.unpack(route.bytes)[1]
+            launcher, machine = route.bytes[:-2], ROUTE.unpack(route.bytes)[1]
             # The key decides: a machine cannot write in another one's name.
             if self._credentials is not None and sender_of(frame) != machine:
                 self.refused["identity"] += 1
                 continue
-            return Arrival(frame.bytes, machine, route.bytes, start.bytes)
+            self._routes.pop(launcher, None)
+            self._routes[launcher] = route.bytes
+            if len(self._routes) > MOST_HOSTS:
+                del self._routes[next(iter(self._routes))]
+            return Arrival(frame.bytes, machine, launcher, start.bytes)
         return None
 
     def send(self, content: bytes, machine: int) -> bool:
@@ -209,7 +220,7 @@ class LauncherChannel:
 
     def answer(self, content: bytes, launcher: bytes) -> None:
         """Answers a launcher that need not receive where its machine does; drops what is not sent at once."""
-        self._inbox.send_multipart([launcher, content], zmq.NOBLOCK)
+        self._inbox.send_multipart([self._routes.get(launcher, launcher), content], zmq.NOBLOCK)
 
     def close(self) -> None:
         """Delivers what was sent within two seconds, and closes the sockets."""

@@ -118,7 +118,7 @@ def _connect(
 ) -> "zmq.Socket[bytes]":  # fmt: skip
     link = context.socket(zmq.DEALER)
     prepare(link)
-    link.set(zmq.ROUTING_ID, ROUTE.pack(1, request.machine, os.urandom(11)))
+    link.set(zmq.ROUTING_ID, ROUTE.pack(1, request.machine, os.urandom(9), 0))
     if credentials is not None:
         credentials.guard_client(link, machine)
     link.connect(tcp_endpoint(address, port))

@@ -22,8 +22,8 @@ from decentnode.node.experiment import Experiment
 
 LOG_LINES, MOST_LETTERS = 30, 1000
 NATIVE_FRAME = re.compile(r"frame #\d+: ")
-HEADING_EVERY = 20
-"""Evaluations between two headings, so that one is always visible."""
+HEADING_EVERY, MOST_MORE = 20, 2
+"""Evaluations between two headings, so that one is always visible, and the most further metrics in a line."""
 NAME_WIDTH = 18
 """The width of the names in the table at the end; a longer name widens it."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
@@ -40,6 +40,8 @@ class LiveConsole:
         self._evaluations = 0
         self._is_read = True
         self._metrics: Sequence[Metric] = CLASSIFICATION
+        self._more_metrics: Sequence[Metric] = ()
+        """Metrics that the configuration lists, beside the headline, as far as there is room."""
         self._is_of_scripts = False
 
     def opened(self, run_dir: Path) -> None:
@@ -52,6 +54,7 @@ class LiveConsole:
         """
         settings, self._metrics = experiment.settings, experiment.plan.metrics
         self._is_of_scripts = settings.is_of_scripts
+        self._more_metrics = experiment.plan.shown[1 : 1 + MOST_MORE]
         nodes = counted(experiment.graph.num_nodes, "node")
         hosts = counted(len(experiment.processes), "process", "processes")
         if experiment.execution.workers:
@@ -72,9 +75,9 @@ class LiveConsole:
         if self._is_of_scripts and (logged := logged_metrics(row.metrics)) != self._metrics:
             self._metrics, self._evaluations = logged, 0
         if self._evaluations % HEADING_EVERY == 0:
-            self.line(heading(self._metrics, row.wall_seconds is not None), "bold")
+            self.line(heading(self._metrics, row.wall_seconds is not None, self._more_metrics), "bold")
         self._evaluations += 1
-        self.line(evaluation_line(row, self._metrics))
+        self.line(evaluation_line(row, self._metrics, self._more_metrics))
 
     def show_log(self, log: Path) -> None:
         """Shows the end of a lost node's log, without the stacks of torch's own code in C++."""
@@ -130,18 +133,29 @@ class LiveConsole:
         print(text, file=self.output, flush=True)
 
 
-def heading(metrics: Sequence[Metric], is_simulated: bool = False) -> str:
+def heading(
+    metrics: Sequence[Metric], is_simulated: bool = False, more_metrics: Sequence[Metric] = ()
+) -> str:
     """Returns the names above the columns of `evaluation_line`."""
     first = f"{metrics[0].name}{metrics[0].unit}"
+    means = "".join(f" {metric.name + metric.unit:>7}" for metric in more_metrics)
     loss = "    loss" if LOSS in metrics[1:] else ""
     time = "    virtual      wall  ratio" if is_simulated else "       time"
-    return f" round {first:>11}  lowest highest average{loss} distance     sent {time}"
+    return f" round {first:>11}  lowest highest average{means}{loss} distance     sent {time}"
 
 
-def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
-    """Returns columns of one evaluation: the nodes' headline metric, the mean of their loss, the cost."""
+def evaluation_line(
+    row: EvaluationRow, metrics: Sequence[Metric], more_metrics: Sequence[Metric] = ()
+) -> str:
+    """Returns columns of one evaluation: the nodes' headline metric, the mean of their loss, the cost.
+
+    `more_metrics`: those of which there is the mean, too.
+    """
     first, *others = metrics
     scores, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
+    means = [
+        (metric, (spread(row.metrics.get(metric.name, {})) or {}).get("mean")) for metric in more_metrics
+    ]
     wall = row.wall_seconds
     columns = (
         (6, str(row.round + 1)),
@@ -149,6 +163,7 @@ def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
         (7, first.number(scores.get("min"))),
         (7, first.number(scores.get("max"))),
         (7, first.number(row.of_average(first.name))),
+        *((max(7, len(metric.name + metric.unit)), metric.number(mean)) for metric, mean in means),
         *([(7, decimal(loss.get("mean")))] if LOSS in others else []),
         (8, decimal(row.consensus_distance)),
         (8, readable_bytes(sum(row.bytes_sent.values()))),

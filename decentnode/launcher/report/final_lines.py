@@ -181,7 +181,7 @@ def _quality(summary: dict[str, Any]) -> Lines:
         elif metric is metrics[0] and summary["finished_nodes"] and not summary.get("of_scripts"):
             yield metric.title, "-"
     if average := summary["average_model"]:
-        of_all = [metric for metric in metrics[1:] if not metric.is_of_local]
+        of_all = [metric for metric in metrics[1:] if not (metric.is_of_local or metric.is_of_class)]
         others = [f", {metric.words} {metric.text(average.get(metric.name))}" for metric in of_all]
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:

@@ -147,6 +147,7 @@ def make_run_directory(experiment: Experiment, machine: int = 0, or_resume: bool
                 taken = path
             if not is_shared or not _claim(path):
                 raise BadInput.at("run_dir", f"{taken} is not empty; name another one, or remove it")
+        (path / "summary.json").unlink(missing_ok=True)
         (path / "logs").mkdir(exist_ok=or_resume)
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
         write_atomically(path / PARTITION_FILE, partition.content)
@@ -168,9 +169,12 @@ def _claim(path: Path) -> bool:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether a start has made this directory, and has ended before its run began."""
-    has_begun = any((path / name).exists() for name in ("run.json", "summary.json"))
-    return not has_begun and (path / "records").is_dir() and not any((path / "records").iterdir())
+    """Whether a start has made this directory, and has ended before its run began.
+
+    One that was stopped while it waited for other machines has a summary.
+    """
+    records = path / "records"
+    return not (path / "run.json").exists() and records.is_dir() and not any(records.iterdir())
 
 
 def _is_of_another_machine(path: Path, experiment: Experiment, machine: int) -> bool:

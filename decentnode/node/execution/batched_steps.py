@@ -113,7 +113,8 @@ class BatchedSteps:
         self._parts = Parts(settings.objective(together, channels_last=False))
         self._losses = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
         each = self._alone.counts_each(samples)
-        self.takes_indices = each and not samples.is_ragged and not settings.augmentation
+        in_memory = samples.is_in_memory and not samples.is_ragged
+        self.takes_indices = each and in_memory and not settings.augmentation
         """Whether minibatches are given as indices: each sample has one loss, and all have one shape."""
         self._names = [f"network.{entry.name}" for entry in layout.entries]
         self._named = dict(module.named_parameters())

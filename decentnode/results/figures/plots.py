@@ -134,6 +134,8 @@ def panels_of(runs: Sequence[RunCurves], style: FigureStyle = SCREEN) -> dict[st
     local = tested[0].headline.of_local if tested else None
     if local is not None and all(local in run.metrics for run in tested):
         panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS, style)
+    for metric in _further(tested):
+        panels[f"{metric.name}_{ROUNDS.key}"] = _curves(runs, metric, ROUNDS, style)
     if any(run.distances for run in runs):
         panels[DISTANCE] = _distances(runs, ROUNDS, style)
     if len(runs) == 1 and (table := runs[0].partition):
@@ -153,13 +155,26 @@ def _judging(run: RunCurves) -> list[Metric]:
     return [run.headline] if run.headline == TRAIN_LOSS else [run.headline, LOSS]
 
 
+def _further(runs: Sequence[RunCurves]) -> list[Metric]:
+    """Returns what runs measure on test samples beside headline and loss, but not of single classes."""
+    known = [set(run.metrics) for run in runs]
+    return [
+        metric
+        for metric in (runs[0].metrics[1:] if runs else ())
+        if metric != LOSS
+        and all(metric in metrics for metrics in known)
+        and not (metric.is_of_class or metric.is_of_local or metric.is_of_validation)
+    ]
+
+
 def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     """Draws six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
     shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
     shown = [name for name in shown if not name.startswith(LOCAL) or runs[0].headline.is_of_local]
-    shown = [name for name in shown if not name.endswith(ALONE)]
+    further = {f"{metric.name}_{ROUNDS.key}" for metric in _further([run for run in runs if run.rows])}
+    shown = [name for name in shown if not name.endswith(ALONE) and name not in further]
     for place, name in enumerate(shown):
         panels[name](figure.add_subplot(2, 3, place + 1))
     figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
@@ -384,7 +399,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
         figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
         panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         if table.labels:
-            _draw_labels(panels[0], table.labels)
+            _draw_labels(panels[0], table)
         for axes, (name, numbers) in zip(panels[-len(counts) :], counts.items(), strict=True):
             _draw_counts(axes, name, numbers)
         write(figure, path)
@@ -393,7 +408,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
 def draw_partition_in(axes: Axes, table: PartitionTable) -> None:
     """The labels of each node, or its number of samples where they have no labels."""
     if table.labels:
-        _draw_labels(axes, table.labels)
+        _draw_labels(axes, table)
     else:
         _draw_counts(axes, "samples", table.samples)
 
@@ -415,8 +430,9 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
     axes.set_title(f"{name.capitalize()} of each node")
 
 
-def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
+def _draw_labels(axes: Axes, table: PartitionTable) -> None:
     """The number of training samples of each label on each node, of many nodes in groups that are alike."""
+    labels = table.labels
     nodes, columns, order, of = len(labels), len(labels[0]), "rank", "training samples"
     if nodes > MOST_ROWS:
         order = "nodes, by their most frequent label"
@@ -429,7 +445,7 @@ def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=of, pad=0.02).outline.set_visible(False)
     if columns <= MOST_LABELS:
-        axes.set_xticks(range(columns))
+        axes.set_xticks(range(columns), table.class_names or None)
     axes.set(xlabel="label", ylabel=order)
     linear(axes.yaxis, integer=True)
     axes.set_title("Labels of each node")

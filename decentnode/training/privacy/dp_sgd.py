@@ -227,15 +227,18 @@ class PoissonBatches(Minibatches):
         self._rate = rate
         self._source = source
         self._piece = batch_size
+        self._drawn = 0
 
     def several(self, count: int) -> list[Batch]:
         """The samples of a step in pieces; none where no sample was drawn."""
         drawn = self._shard.indices[self._source.chosen(len(self._shard.indices), self._rate)]
-        return [self._shard.samples.batch(part) for part in torch.split(drawn, self._piece) if len(part)]
+        self._drawn += 1
+        return [self._shard.batch(part, self._drawn) for part in torch.split(drawn, self._piece) if len(part)]
 
     def state_dict(self) -> dict[str, int]:
-        """Returns nothing: each draw is a new one."""
-        return {}
+        """The number of draws, of which each is a new one."""
+        return {"drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restores nothing."""
+        """Continues from `state_dict()`."""
+        self._drawn = state["drawn"]

@@ -1,25 +1,16 @@
 """The task of a run: what a model gives for samples, the loss of a batch, the metrics of an evaluation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from decentnode.core.registry import name_of
-from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.datasets.base import LoadedDataset, Samples, counts
 from decentnode.errors import BadInput
-
-
-class MetricSpec(NamedTuple):
-    """A number that an evaluation gives for a model."""
-
-    name: str
-    higher_is_better: bool
-    is_fraction: bool = False
-    """Whether it is a number from 0 to 1 that people read in percent."""
-
+from decentnode.training.metrics.base import Kind, Measure, MetricSpec, Predictions
 
 Network = Callable[..., Tensor]
 """The outputs for the fields of a batch, on the device of the network."""
@@ -43,6 +34,33 @@ class Task(ABC):
     labels_show_ranks: ClassVar[bool] = True
     """Whether ranks may differ in the labels that they have; false for tokens, of which each rank has all."""
 
+    num_classes: ClassVar[int | None] = None
+    """The classes that labels may have, 1 for numbers; None: those of the dataset."""
+
+    losses: ClassVar[tuple[type[nn.Module], ...]] = ()
+    """The losses of torch that fit; empty: those that can be computed. Other losses are tried alone."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it predicts, for the metrics of `evaluation.metrics`."""
+        return "multiclass" if self.labels_are_classes else "regression"
+
+    def shapes(self, num_classes: int, label_shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The shapes that the outputs for one sample may have; the first number of the first is what models
+        are built with."""
+        return ((num_classes, *label_shape),)
+
+    def labelled(self, samples: Samples) -> Samples:
+        """Returns samples with labels as the task has them; raises BadInput."""
+        return samples
+
+    def of(self, dataset: LoadedDataset) -> LoadedDataset:
+        """Returns a dataset with labels as the task has them; raises BadInput."""
+        held_out = None if dataset.validation is None else self.labelled(dataset.validation)
+        train, test = map(self.labelled, (dataset.train, dataset.test))
+        classes = self.num_classes or dataset.num_classes
+        return replace(dataset, train=train, test=test, validation=held_out, num_classes=classes)
+
     @abstractmethod
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         """The metrics of an evaluation, the headline metric first; `loss` is one of them."""
@@ -57,6 +75,17 @@ class Task(ABC):
     @abstractmethod
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """The metrics by name, from the sums over all batches and their `count`; `loss` is a sum, too."""
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Further metrics of every evaluation, new objects for each."""
+        return ()
+
+    def predictions(self, outputs: Tensor, labels: Tensor) -> Predictions:
+        """The predictions of a batch, for metrics."""
+        if self.kind == "multiclass":
+            counted = counts(labels)
+            return Predictions("multiclass", outputs.movedim(1, -1)[counted], labels[counted])
+        return Predictions(self.kind, outputs.reshape(labels.shape), labels)
 
     def generated(
         self, network: Network, samples: Samples, batch_size: int, beat: Callable[[], None]
@@ -82,9 +111,18 @@ class Task(ABC):
         if are_classes != self.labels_are_classes:
             kinds = {True: "classes", False: "numbers"}
             wanted, actual = kinds[self.labels_are_classes], kinds[are_classes]
-            remedy = "use floats" if are_classes else "give labels.long(), or use task: rating"
+            remedy = "use floats" if are_classes else "give labels.long(), or use task: regression"
             what = f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {actual}"
             raise BadInput.at("task", f"{what}; {remedy}")
+        self.check_loss(loss)
+
+    def check_loss(self, loss: object) -> None:
+        """Raises BadInput for a loss of torch that compares something else."""
+        if not self.losses or not isinstance(loss, type) or loss in self.losses:
+            return
+        if loss.__module__.startswith("torch."):
+            fitting = " or ".join(cls.__name__ for cls in self.losses)
+            raise BadInput.at("training.loss", f"{name_of(self)} needs {fitting}, not {loss.__name__}")
 
 
 def share(part: float, whole: float) -> float:

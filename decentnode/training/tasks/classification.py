@@ -11,7 +11,8 @@ from decentnode.datasets.base import IGNORED, LoadedDataset, counts
 from decentnode.datasets.ragged import dense
 from decentnode.errors import BadInput
 from decentnode.options import Positive
-from decentnode.training.tasks.base import LOSS, MetricSpec, Task, share
+from decentnode.training.metrics.base import MetricSpec
+from decentnode.training.tasks.base import LOSS, Task, share
 
 PER_CLASS_LOSSES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,

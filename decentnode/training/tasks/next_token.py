@@ -11,10 +11,9 @@ from torch.nn.functional import cross_entropy
 from decentnode.core.registry import TASKS, name_of
 from decentnode.datasets.base import IGNORED, LoadedDataset, counts
 from decentnode.errors import BadInput
-from decentnode.training.tasks.base import LOSS, MetricSpec, Task, share
-
-MOST_EXPONENT = 700.0
-"""The largest exponent whose exp is a finite number of 64 bits."""
+from decentnode.training.metrics.base import MetricSpec
+from decentnode.training.metrics.probabilities import MOST_EXPONENT
+from decentnode.training.tasks.base import LOSS, Task, share
 
 
 @TASKS.register("next_token")

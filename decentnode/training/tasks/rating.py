@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from decentnode.core.registry import TASKS
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
-from decentnode.training.tasks.base import LOSS, MetricSpec, Task
+from decentnode.training.metrics.base import MetricSpec
+from decentnode.training.tasks.base import LOSS, Task
 
 
 @TASKS.register("rating")
@@ -24,6 +25,7 @@ class Rating(Task):
 
     default_loss: ClassVar[str] = "MSELoss"
     labels_are_classes: ClassVar[bool] = False
+    losses: ClassVar[tuple[type[nn.Module], ...]] = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
     step: float = 0.5
     """The distance of two neighboring ratings, for `hits`."""
@@ -60,4 +62,6 @@ class Rating(Task):
         super().check(dataset, loss)
         if dataset.train.labels.dim() != 1:
             shape = tuple(dataset.train.labels.shape[1:])
-            raise BadInput.at("task", f"rating needs one label for each sample, not labels of shape {shape}")
+            raise BadInput.at(
+                "task", f"rating needs one label for each sample, not labels of shape {shape}; use regression"
+            )

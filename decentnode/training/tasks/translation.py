@@ -10,10 +10,11 @@ from torch import Tensor
 
 from decentnode.core.registry import TASKS
 from decentnode.datasets.base import IGNORED, Batch, LoadedDataset, Samples
-from decentnode.datasets.ragged import Ragged, lengths_of
+from decentnode.datasets.ragged import Ragged, Rows, lengths_of
 from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat, Positive
-from decentnode.training.tasks.base import MetricSpec, Network
+from decentnode.training.metrics.base import MetricSpec
+from decentnode.training.tasks.base import Network
 from decentnode.training.tasks.beam_search import BeamSearch
 from decentnode.training.tasks.next_token import NextToken
 
@@ -104,7 +105,7 @@ def _translated(
     return search(step, target[:, 0], most, beat)
 
 
-def _fit(target: Tensor | Ragged, labels: Tensor | Ragged) -> bool:
+def _fit(target: Rows, labels: Rows) -> bool:
     if isinstance(target, Ragged) and isinstance(labels, Ragged):
         return torch.equal(target.lengths, labels.lengths)
     return type(target) is type(labels) and target.shape == labels.shape
