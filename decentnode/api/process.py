@@ -36,9 +36,9 @@ PIECE = 1 << 16
 def answer_of(request: CommandRequest, shows: bool, lines: Lines | None = None) -> CommandAnswer:
     """Returns what the process answers, after its end; raises the error that ended it, if one did.
 
-    `shows`: whether output and progress are shown; `lines`: what takes them if not. A
-    KeyboardInterrupt of the caller stops the run gracefully, and a second one kills its nodes. A signal that
-    would end the caller, as at a batch system's limit of time, stops the run first.
+    `shows`: whether output and progress are shown; `lines`: what takes them if not. A KeyboardInterrupt of
+    the caller stops the run gracefully, and a second one kills its nodes. A signal that would end the caller,
+    as at a batch system's limit of time, stops the run first.
     """
     has_used_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if has_used_cuda and (objects := request.objects()):

@@ -31,6 +31,8 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
     settings, samples, first = experiment.settings, experiment.samples, experiment.schemes.plain()
     if isinstance(first, AveragedBuffers) or not isinstance(first, Sharing):
         raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
+    if samples.normalizers:
+        raise BadInput.at("adversaries", "passive attacks know no standardize: node; use all or none")
 
     scheme = cast(Callable[[int], Sharing], experiment.schemes.plain)
     return Scene(

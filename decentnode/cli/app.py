@@ -41,6 +41,18 @@ if TYPE_CHECKING:
     from decentnode.config.settings import Settings
     from decentnode.launcher.recovery.resume import ResumePlan
 
+GROUPS = {
+    "Runs": ("run", "launch", "resume", "repeat", "status", "restart", "clean"),
+    "Before a run": (
+        "new", "show", "list", "validate", "doctor", "download", "prepare", "graph", "partition", "tune",
+        "calibrate", "privacy", "schema", "import", "convert",
+    ),
+    "Results": ("plot", "compare", "report", "verify", "export", "attack"),
+    "Studies": ("sweep", "watch", "frontier"),
+    "Several machines": ("commands", "keys", "peer-sampler"),
+    "Development": ("bench",),
+}  # fmt: skip
+"""The commands below the headings of `decentnode --help`, in their order there."""
 MOST_PROBLEMS = 50
 """Lines that `verify` shows."""
 BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
@@ -173,8 +185,10 @@ def validate(
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
-            for notice in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
+            dataset = experiment.samples.dataset
+            for notice in [*dataset.notices, *dry_round.check(experiment).notices]:
                 print(notice, file=sys.stderr)
+        print_lines(dataset.schema)
         text += f" with {experiment.layout.size}, {experiment.samples.sizes}"
     print(text)
 
@@ -651,6 +665,11 @@ def schema() -> None:
 
 # The commands of the layers around the core.
 found("commands")
+in_groups = {name: group for group, names in GROUPS.items() for name in names}
+for command in app.registered_commands:
+    name = command.name = command.name or str(getattr(command.callback, "__name__", ""))
+    command.rich_help_panel = in_groups.get(name)
+app.registered_commands.sort(key=lambda command: [*in_groups, command.name].index(command.name))
 
 
 def read(config: Path, overrides: Sequence["Override"] | None, announces_defects: bool = False) -> "Settings":

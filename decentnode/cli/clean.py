@@ -9,16 +9,15 @@ from itertools import groupby
 from pathlib import Path
 
 from decentnode.core.atomic_files import TEMPORARY
+from decentnode.core.streams import complain
 from decentnode.core.text import counted, readable_bytes
 from decentnode.datasets.image_folder import usual_cache
-from decentnode.errors import BadInput
-from decentnode.formats import model_files, transcript
+from decentnode.errors import BadInput, ExitCode
+from decentnode.formats import transcript
 from decentnode.formats.lease import lease_of
-from decentnode.formats.records import record_files
 from decentnode.formats.run import FINISHED, RunFiles
 from decentnode.launcher.processes.fork_server import dead_socket_directories
-from decentnode.launcher.recovery.resume import EARLIER
-from decentnode.launcher.recovery.verify import CLEANED
+from decentnode.launcher.recovery.resume import EARLIER, OF_ROUNDS
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.store import FOLDER as CHECKPOINTS
@@ -52,7 +51,10 @@ def leftovers(folder: Path, caches: bool) -> Iterator[Leftover]:
     """
     for run in runs_below(folder):
         if lease_of(run) is None:
-            yield from leftovers_of(run)
+            try:
+                yield from leftovers_of(run)
+            except BadInput as error:  # damaged, or of another version
+                complain(str(error), ExitCode.BAD_INPUT)
     for sockets in dead_socket_directories():
         yield Leftover(sockets, "sockets of a run that was killed")
     for images in sorted(usual_cache().glob("images-*.u8*")) if caches else ():
@@ -70,12 +72,11 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 def leftovers_of(run: Path) -> Iterator[Leftover]:
     """Yields what no result of a run needs, whoever has its lock."""
-    files = [run / "summary.json", run / "evaluations.jsonl", *record_files(run)]
-    has_results = any(path.exists() and path.stat().st_size for path in files)
-    # That of the first machine may have the others' in it.
-    folders = [CHECKPOINTS, model_files.FOLDER, transcript.FOLDER, f"{EARLIER}-1"]
-    folders += [part.name for part in run.glob("machine-*")]
-    if not has_results and not any(any((run / name).rglob("*.*")) for name in folders):
+    files = [run / "summary.json", run / "evaluations.jsonl"]
+    # Those of other machines may be in that of the first one.
+    for folder in (*map(run.joinpath, OF_ROUNDS), *run.glob(f"{EARLIER}-*"), *run.glob("machine-*")):
+        files += folder.rglob("*")
+    if not any(path.is_file() and path.stat().st_size for path in files):
         yield Leftover(run, "a start that has come to nothing", run)
         return
     checkpoints, is_finished = run / CHECKPOINTS, RunFiles(run).state == FINISHED
@@ -86,9 +87,9 @@ def leftovers_of(run: Path) -> Iterator[Leftover]:
         yield from _existing(checkpoints, "of an attempt that a sweep has repeated", run)
     for earlier in sorted(run.glob(f"{EARLIER}-*")):
         yield from _existing(earlier / CHECKPOINTS, "of an attempt that began again", run)
-    for part in sorted(run.rglob(f"*{TEMPORARY}")):
-        if not (is_finished and part.is_relative_to(checkpoints)):
-            yield Leftover(part, "half written when a process was killed", run)
+    for path in sorted(path for path in files if path.name.endswith(TEMPORARY)):
+        if not (is_finished and path.is_relative_to(checkpoints)):
+            yield Leftover(path, "half written when a process was killed", run)
 
 
 def _existing(folder: Path, why: str, run: Path) -> Iterator[Leftover]:
@@ -123,7 +124,7 @@ def delete(leftovers_found: Iterable[Leftover]) -> list[str]:
                 if run and leftover.path.parent == run and leftover.path.is_dir():
                     # Before the deletion: nobody is to miss what an interrupted one has left.
                     log = EventLog(run / "events.jsonl", print)
-                    log.log(CLEANED, leftover.path.name, shown=False)
+                    log.log("cleaned", leftover.path.name, shown=False)
                     log.close()
                 shutil.rmtree(leftover.path) if leftover.path.is_dir() else leftover.path.unlink()
             except OSError as error:

@@ -16,6 +16,7 @@ from decentnode.core.registry import PASSED, Registry, class_named
 from decentnode.core.text import first_line
 from decentnode.datasets.base import Dataset
 from decentnode.datasets.from_python import PARTS, returning
+from decentnode.datasets.table import class_of_tables, tables_in
 from decentnode.errors import BadInput, Key
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.models.module_copies import deep_copy
@@ -100,6 +101,8 @@ def passed_plugin(registry: Registry, value: Any) -> tuple[str, type, dict[str, 
     if isinstance(value, partial) and not value.args:
         name, cls, options = passed_plugin(registry, value.func)
         return name, cls, {**options, **value.keywords}
+    if registry.kind == "dataset" and (tables := tables_in(value)):
+        value = class_of_tables(tables)
     if isinstance(value, type):
         return class_name(registry, value), value, {}
     if isfunction(value) and registry.functions:

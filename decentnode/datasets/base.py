@@ -228,6 +228,11 @@ class LoadedDataset:
     """The names of the inputs, for those of the parameters of the network; empty: they have none."""
     notices: tuple[str, ...] = ()
     """What was decided about the samples that the user should know, a line each."""
+    schema: tuple[str, ...] = ()
+    """What `decentnode validate` prints about the samples, a line each."""
+    by_node: Tensor | None = None
+    """Which inputs each node normalizes by its own training samples, bool, of the shape of a sample; None: no
+    node does. A model that is no node's takes `mean` and `std` of the samples."""
 
     def changed(self, change: Callable[[Samples], Samples]) -> "LoadedDataset":
         """Returns the dataset with all its parts changed."""
@@ -582,6 +587,14 @@ def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
         )
     chosen = generator(seed, f"{part}_size").permutation(len(samples))[:size]
     return samples.subset(torch.from_numpy(chosen).sort().values)
+
+
+def mean_and_deviation(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation of each number of a row; the deviation of what is the same in all rows is 1."""
+    mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+    # Rounding gives a column of one number a mean beside it, and a deviation that is not 0.
+    std[(std == 0) | (rows == rows[:1]).all(0)] = 1
+    return mean, std
 
 
 def image_dataset(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from inspect import isgenerator, isgeneratorfunction, signature
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,10 +33,11 @@ from decentnode.datasets.columns import (
     taken_apart,
 )
 from decentnode.datasets.hugging_face_library import (
+    chosen,
     columns_of_library,
+    described_rows,
     has_transform,
     is_of_library,
-    rows_of_library,
 )
 from decentnode.datasets.per_step import DatasetRows, ReadSamples
 from decentnode.datasets.ragged import LazyRows, Ragged, lengths_of
@@ -79,6 +80,7 @@ class Given(FromPython):
 
     make: Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    reads_files: ClassVar[bool] = False
 
     def read(self, seed: int) -> LoadedDataset:
         found = self._made(self.arguments)
@@ -104,7 +106,7 @@ class Given(FromPython):
             raise DatasetError.at("dataset", f"{self.make.__name__} raises {explained(error)}") from error
 
     def _loaded(self, given: Mapping[str, Any], seed: int) -> LoadedDataset:
-        notices = list[str]()
+        notices = [f"dataset: the part {name} is left out" for name in given if name not in PARTS]
         if "test" not in given and "validation" in given:
             notices.append("dataset: the part validation is for the test, as there is no test part")
             given = {"train": given["train"], "test": given["validation"]}
@@ -148,10 +150,10 @@ class Given(FromPython):
         for name in parts.keys() - {"train"}:
             if is_stream(parts[name]):
                 size = None if name == "validation" else self.test_size
-                rows = StreamRows(parts[name], choice)
+                rows = described_rows(StreamRows(parts[name], choice))
                 parts[name] = columns_of_rows(rows, rows.first(size))
         stream = StreamRows(given["train"], choice, epoch_size=self.train_size, skipped=skipped)
-        stream.count_rows()
+        described_rows(stream).count_rows()
         return parts | {"train": stream}
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
@@ -178,7 +180,8 @@ class Given(FromPython):
             return columns_of_library(given, choice)
         is_dataset = isinstance(given, torch.utils.data.Dataset) and not isinstance(given, IterableDataset)
         if is_of_library(given) or is_dataset:
-            rows = DatasetRows(given, choice) if is_dataset else rows_of_library(given, choice)
+            choice = chosen(given, choice) if is_of_library(given) else choice
+            rows = described_rows(DatasetRows(given, choice))
             is_random = rows.is_random
             if self.rows == "auto" and is_random:
                 rows.remark = (
@@ -204,6 +207,13 @@ class Given(FromPython):
             return whole, classes_in([part.labels for part in whole]), ()
         columns = [part for part in parts if not isinstance(part, Samples)]
         labels: list[Any] = [part.labels for part in columns]
+        described = [part.class_names for part in columns if part.class_names]
+        if len({*described}) > 1:
+            # Each part numbers classes in its own way, so their names count.
+            if len(described) < len(columns) or any(isinstance(part, DatasetRows) for part in columns):
+                problem = "the parts number their classes in different ways"
+                raise DatasetError.at("dataset.label", f"{problem}; cast the column to one ClassLabel")
+            labels = [[names[i] for i in part] for names, part in zip(described, labels, strict=True)]
         if self.classes is not None and _are_classes(labels):
             found = {*map(str, distinct_labels(labels))}
             if found <= {*map(str, self.classes)}:
@@ -221,7 +231,7 @@ class Given(FromPython):
         elif any(is_named):
             raise DatasetError.at("dataset.label", "labels are numbers in one part, and texts in another")
         else:
-            names = next((part.class_names for part in columns if part.class_names), ())
+            names = described[0] if described else ()
             classes = len(names) or classes_in(labels)
             if not names and _are_classes(labels):
                 check_labels(labels)
@@ -235,7 +245,7 @@ class Given(FromPython):
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
         """Returns these samples, of which a label is no class."""
         changed = super().ignoring(loaded, label)
-        if loaded.class_names:
+        if loaded.class_names or loaded.train.is_stream:
             return changed
         return replace(changed, num_classes=classes_in([loaded.train.labels, loaded.test.labels], label))
 

@@ -18,7 +18,8 @@ from decentnode.core.registry import DATASETS, guess
 from decentnode.datasets import samples
 from decentnode.datasets.base import IGNORED, LoadedDataset, Samples, image_dataset
 from decentnode.datasets.image_folder import Images, check_pillow
-from decentnode.datasets.table import check_features, check_pyarrow, joined, loaded, numbered, numbers, places
+from decentnode.datasets.table import check_features, joined, loaded, numbered, places
+from decentnode.datasets.table_columns import check_pyarrow, numbers
 from decentnode.errors import UNDECODABLE, DatasetError
 from decentnode.options import Positive
 
@@ -211,7 +212,7 @@ class HuggingFace(Images):
         described = [class_names(split.folder, name) for split in splits]
         classes = described[0]
         if classes is None or any(values.dtype.kind not in "iu" or values.ndim > 1 for values in columns):
-            return numbered(columns, f"column {name!r}")[0], tuple(map(str, places(columns)[1]))
+            return numbered(columns, f"column {name!r}")
         # Classes keep the numbers that the training split has given them; another split may have others.
         labels = []
         for split, values, names in zip(splits, columns, described, strict=True):

@@ -1,7 +1,8 @@
 """Datasets of the Hugging Face library `datasets` as they are in memory; nothing here imports it."""
 
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from decentnode.datasets.hugging_face import is_list, list_lengths
 from decentnode.datasets.per_step import DatasetRows
 from decentnode.datasets.ragged import Ragged, Rows
 from decentnode.errors import DatasetError
+
+R = TypeVar("R", bound=DatasetRows)
 
 
 def is_of_library(given: Any) -> bool:
@@ -55,10 +58,10 @@ def columns_of_library(given: Any, choice: Choice) -> PartColumns:
     return PartColumns(rows, labels, names, notices=(*notices, *joined))
 
 
-def rows_of_library(given: Any, choice: Choice) -> DatasetRows:
-    """The rows of a Dataset, read when a batch needs them; raises DatasetError."""
-    rows = DatasetRows(given, chosen(given, choice))
-    rows.class_names = class_names_of(given, rows.form.label)
+def described_rows(rows: R) -> R:
+    """Rows with the names of their classes, where the library describes them."""
+    if isinstance(getattr(rows.dataset, "features", None), Mapping):
+        rows.class_names = class_names_of(rows.dataset, rows.form.label)
     return rows
 
 

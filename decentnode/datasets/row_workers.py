@@ -27,7 +27,7 @@ MOST_ROWS = 4096
 """More rows for a process would not fit into the pipe of its orders."""
 MOST_AHEAD = 8
 """Batches that are read ahead at a time."""
-Request = tuple[Reading, tuple[int, ...]]
+Wanted = tuple[Reading, tuple[int, ...]]
 
 
 class RowWorkers(RowReader):
@@ -38,22 +38,22 @@ class RowWorkers(RowReader):
         self._count = count
         self._host = 0
         """The process that has the workers; a fork of it has none of them."""
-        self._workers: list[ForkedProcess] = []
-        self._sent: deque[Request] = deque()
+        self._processes: list[ForkedProcess] = []
+        self._sent: deque[Wanted] = deque()
         """Requests without a reply, in their order."""
-        self._found: dict[Request, list[bytes]] = {}
+        self._found: dict[Wanted, list[bytes]] = {}
         """Replies that nobody has taken yet."""
 
     def read(self, places: Tensor, reading: Reading) -> tuple[Tensor, ...]:
         if not FEWEST_ROWS <= len(places) <= MOST_ROWS * self._count:
             return self.dataset_rows.read(places, reading)
-        wanted: Request = (reading, tuple(places.tolist()))
+        wanted: Wanted = (reading, tuple(places.tolist()))
         self._start()
         if wanted not in self._found and wanted not in self._sent:
             self._send(wanted)
         while wanted not in self._found:
             request = self._sent.popleft()
-            self._found[request] = [self._reply(worker) for worker in self._workers]
+            self._found[request] = [self._reply(process) for process in self._processes]
         parts = [self._tensors(content) for content in self._found.pop(wanted)]
         return tuple(map(torch.cat, zip(*parts, strict=True)))
 
@@ -71,27 +71,27 @@ class RowWorkers(RowReader):
         self._host, self._sent, self._found = os.getpid(), deque(), {}
         end_thread_pools()
         try:
-            self._workers = [
+            self._processes = [
                 ForkedProcess(partial(_work, self.dataset_rows, self._host), down=1, up=1)
                 for _ in range(self._count)
             ]
         except OSError as error:
             raise RunFailed(f"dataset.workers: no process can be started: {error.strerror}") from error
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: Wanted) -> None:
         reading, places = request
-        for worker, part in zip(self._workers, np.array_split(np.array(places), self._count), strict=True):
+        for process, part in zip(self._processes, np.array_split(np.array(places), self._count), strict=True):
             numbers = np.array([len(reading), len(part), *reading, *part], np.int64)
             try:
-                os.write(worker.ends[0], numbers.tobytes())
+                os.write(process.ends[0], numbers.tobytes())
             except BrokenPipeError as error:
                 raise RunFailed("dataset.workers: a process that reads rows has ended") from error
         self._sent.append(request)
 
-    def _reply(self, worker: ForkedProcess) -> bytes:
+    def _reply(self, process: ForkedProcess) -> bytes:
         """What a worker answers, after its end at the latest; raises the error that it tells."""
-        size, failed = (_NUMBER.unpack(_exactly(worker.ends[1], _NUMBER.size))[0] for _ in range(2))
-        content = _exactly(worker.ends[1], size)
+        size, failed = (_NUMBER.unpack(_exactly(process.ends[1], _NUMBER.size))[0] for _ in range(2))
+        content = _exactly(process.ends[1], size)
         if failed:
             raise DatasetError.at("dataset", content.decode().removeprefix("dataset: "))
         return content

@@ -4,6 +4,7 @@ Of n ranks that train, each takes every n-th sample. A sample has a number, its 
 passes before, which seeds what the stream draws. So a node that is resumed goes to its place and reads on.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class StreamRows(DatasetRows):
 
     def _length(self) -> int:
         self._places: dict[Reading, _Place] = {}
+        self._process = os.getpid()
         self.length: int | None = None
         """The samples of a pass; None: unknown."""
         return self.epoch_size or 1
@@ -110,6 +112,9 @@ class StreamRows(DatasetRows):
         return (*super().notices, line)
 
     def _raw(self, index: int, reading: Reading) -> Any:
+        if self._process != os.getpid():
+            # A fork has the open files of its parent, and would move the place of both.
+            self._places, self._process = {}, os.getpid()
         of_rank = reading[:2]
         place = self._places.get(of_rank)
         if place is None or place.number > index:
@@ -123,7 +128,7 @@ class StreamRows(DatasetRows):
             except StopIteration:
                 if place.is_new or not reading:
                     # Whoever counts wants to know the end.
-                    raise StreamEnded(f"{self.name} ends") from None
+                    raise StreamEnded(f"dataset: {self.name} has no further samples") from None
                 place.passes += 1
                 place.rows, place.is_new = self._pass(place.passes), True
                 continue

@@ -1,75 +1,309 @@
-"""Rows of tables: CSV, Parquet and NPZ files."""
+"""Rows of tables: files, and tables that Python has."""
 
-import re
-import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decentnode.core.registry import DATASETS, guess
+from decentnode.core.registry import DATASETS
 from decentnode.core.rng import generator
+from decentnode.core.text import counted, shortened
 from decentnode.datasets import samples
-from decentnode.datasets.base import Dataset, LoadedDataset, Samples, merges
-from decentnode.datasets.text import check_path
-from decentnode.errors import DatasetError
-
-NPZ = ".npz"
-PARQUET = (".parquet", ".pq")
-UNNAMED = re.compile(r"|unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+", re.IGNORECASE)
-"""Names of a column that has none: those that pandas and R write and read for the index of the rows."""
-NUMBER = r"(no|nr|num|number|code|key|index)\.?"
-ROW = "sample|case|row|record|serial|patient|subject|instance|entry|obs|observation"
-KEY = re.compile(
-    rf"(?i:index|idx|#|sl?\.? ?no\.?|{NUMBER}|row[ _]?names?|({ROW})([ _.]?(code[ _.])?{NUMBER})?"
-    r"|(\w+[ _])?(row)?ids?)|\w*[a-z]I[dD]"
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples, mean_and_deviation, merges
+from decentnode.datasets.table_columns import (
+    Array,
+    Column,
+    ColumnSettings,
+    Inputs,
+    Kind,
+    Missing,
+    NumberFormat,
+    Value,
+    check_pyarrow,
+    in_numbers,
+    inputs_of,
+    is_index,
+    kind_of,
+    numbers_of,
+    text_of,
+    text_places,
 )
-"""Usual names of a column that tells rows apart."""
-SEPARATOR = re.compile(r"[;\t|]")
-"""What separates columns in files that are no CSV."""
-SAMPLE_FEATURES = 8
+from decentnode.datasets.table_files import RawTable, TextFormat, arrow_table, read_table, write_table
+from decentnode.datasets.text import check_path
+from decentnode.errors import DatasetError, Defect, refuse
 
-Array = NDArray[Any]
-ByName = Mapping[str, Array]
-"""Columns by name; those of NPZ files may have several numbers in a row."""
+T = TypeVar("T")
+SAMPLE_FEATURES = 8
+Part = Mapping[str, Column]
+"""The columns of training rows, or of test rows, by name."""
+Standardize = Literal["all", "node", "none"]
+SCALES = {
+    "all": "are those of the rows of all nodes, who must know them before they train",
+    "node": "are those of each node's own rows, which tells other nodes nothing before it trains",
+    "none": "are left as they are",
+}
+
+
+@dataclass(kw_only=True)
+class TableDataset(Dataset):
+    """Rows of a table, one sample each ("tidy data"; Wickham, 2014)."""
+
+    label: str | tuple[str, ...] = "label"
+    """The column of the labels; several: each has a number, or 0 or 1 for a class."""
+    features: tuple[str, ...] | None = None
+    """The columns of the features; null: all others. One array of an NPZ file keeps its shape."""
+    columns: Mapping[str, Kind | ColumnSettings] = field(default_factory=dict)
+    """What columns are, where their values do not tell it: number, category, ordered, time or skip, or a
+    mapping with `kind`, `values`, `max_categories`, `missing`, `format`, `cycles`, `mean` and `std`."""
+    missing: Missing | None = None
+    """What rows without a value get: mean, median, most_frequent, a number; `category`: a category of their
+    own; `indicator`: the mean, and an input that is 1; `drop` leaves them out. null: an error."""
+    missing_values: tuple[Value, ...] = ()
+    """What also stands for no value, such as '?' or -999."""
+    decimal: str = "."
+    """The sign before the decimals of numbers."""
+    thousands: str = ""
+    """The sign between thousands of numbers; empty: there is none."""
+    standardize: Standardize = "all"
+    """By whose training rows numbers get mean 0 and deviation 1: those of all nodes, or of each node by
+    itself. Categories stay 0 or 1."""
+    group: str | None = None
+    """The column of the groups, for the partition `natural`; null: there are none."""
+    predict: Literal["class", "number"] = "class"
+    """number: the label is a number; use a task such as `regression`."""
+    classes: tuple[Value, ...] | None = None
+    """The names of all classes, in the order of their numbers; null: those of the rows, sorted."""
+    test_fraction: float = 0.2
+    """The rows to test with, drawn by the seed, where there is no test table."""
+
+    def __post_init__(self) -> None:
+        check_fraction(self.test_fraction)
+        if len(self.decimal) != 1 or len(self.thousands) > 1 or self.decimal == self.thousands:
+            raise DatasetError.at("dataset.decimal", "and thousands must be two different signs")
+        if self.standardize != "all" and (self.mean, self.std) != (None, None):
+            raise DatasetError.at("dataset.standardize", "leave it out where mean and std are given")
+        names = [*map(text_of, self.classes or ())]
+        if len({*names}) < len(names):
+            raise DatasetError.at("dataset.classes", "names a class twice")
+        for name in {*self.labels, self.group} & {*self.columns}:
+            if self.settings(str(name)) not in (ColumnSettings(), ColumnSettings(missing="drop")):
+                raise DatasetError.at(
+                    f"dataset.columns.{name}",
+                    "is no feature, so it may have nothing but `missing: drop`; see predict and classes",
+                )
+
+    @abstractmethod
+    def tables(self) -> Sequence[RawTable]:
+        """Returns the table, or those to train and to test with."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of the labels."""
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    def settings(self, name: str) -> ColumnSettings:
+        """Returns what is set for a column."""
+        given = self.columns.get(name, ColumnSettings())
+        return ColumnSettings(kind=given) if isinstance(given, str) else given
+
+    def read(self, seed: int) -> LoadedDataset:
+        tables = self.tables()
+        features = self._features(tables[0])
+        parts = [self._columns(table, features) for table in tables]
+        settings = by_name(parts[0], lambda name: self._resolved(parts[0][name], name in features))
+        kept = [self._prepared(part, settings) for part in parts]
+        parts, dropped = [part for part, _ in kept], sum(count for _, count in kept)
+        labels, classes, class_names = self._labels(parts)
+        groups = self._groups(parts)
+        if len(parts) == 1:
+            is_test = drawn(len(labels[0]), self.test_fraction, seed)
+            split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
+            parts = [{name: parts[0][name][rows] for name in features} for rows in split]
+            labels = [labels[0][rows] for rows in split]
+            groups = groups and [groups[0][rows] for rows in split]
+        each = by_name(features, lambda name: inputs_of([part[name] for part in parts], settings[name]))
+        inputs = [*each.values()]
+        arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in (0, 1)]
+        found = loaded(
+            arrays, labels, groups, classes, names=[name for one in inputs for name in one.names],
+            standardized=np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
+            standardize=self.standardize,
+        )  # fmt: skip
+        return replace(
+            found, class_names=class_names, fitted=tuple(_fitted(inputs)),
+            schema=tuple(self._schema(tables[0], inputs, class_names)),
+            notices=tuple(_notices(inputs, dropped)),
+        )  # fmt: skip
+
+    def _features(self, table: RawTable) -> Sequence[str]:
+        """The columns of the features."""
+        for name in self.columns:
+            if name not in table.columns:
+                raise table.unknown(name, f"columns.{name}")
+        if self.features is not None:
+            for label in self.labels:
+                check_features(self.features, label)
+            for name in self.features:
+                if self.settings(name).kind == "skip":
+                    raise DatasetError.at(f"dataset.columns.{name}", "is skip, but a feature; leave one out")
+            return self.features
+        others = (*self.labels, self.group)
+        names = [name for name in table.columns if name not in others and self.settings(name).kind != "skip"]
+        if not names:
+            raise DatasetError.at("dataset.features", f"{table.place} has no columns but label and group")
+        return names
+
+    def _columns(self, table: RawTable, features: Sequence[str]) -> Part:
+        """The columns that are used."""
+        found = {name: table.column(name, "features").stripped() for name in features}
+        # Names of classes keep their blanks, by which they are sorted.
+        found |= {name: table.column(name, "label") for name in self.labels}
+        if self.group is not None:
+            found[self.group] = table.column(self.group, "group")
+        return {name: column.without(self.missing_values) for name, column in found.items()}
+
+    def _resolved(self, column: Column, is_feature: bool) -> ColumnSettings:
+        """The settings of a column with its kind, and with what becomes of rows without a value."""
+        settings = self.settings(column.name)
+        if not is_feature:
+            return ColumnSettings(missing=settings.missing or ("drop" if self.missing == "drop" else None))
+        # Rows are often in the order of their classes, or were before they were shuffled: then the number of
+        # a row tells its class.
+        if self.features is None and column.name not in self.columns and is_index(column):
+            raise DatasetError.at(
+                "dataset.features",
+                f"{column.place}: column {column.name!r} numbers the rows, as the index that pandas writes; "
+                f"set {column.setting('skip')}, or number if it is a feature",
+            )
+        kind = settings.kind or kind_of(column, self._format)
+        try:
+            settings = replace(settings, kind=kind)
+        except ValueError as error:
+            raise column.error(f"is a {kind}, but {error}") from error
+        if settings.missing is not None or self.missing in (None, "drop", "most_frequent"):
+            return replace(settings, missing=self.missing if settings.missing is None else settings.missing)
+        # A category has no mean, median or number, but it may have one more value.
+        usual: Missing | None = None if self.missing == "category" else self.missing
+        return replace(settings, missing="category" if settings.kind == "category" else usual)
+
+    def _prepared(self, part: Part, settings: Mapping[str, ColumnSettings]) -> tuple[Part, int]:
+        """The columns in numbers, without the rows that are to be left out, and how many these are."""
+        dropping = [column for name, column in part.items() if settings[name].missing == "drop"]
+        found = by_name(part, lambda name: in_numbers(part[name], settings[name], self._format))
+        dropped = np.any([column.missing for column in dropping], axis=0) if dropping else np.zeros(1, bool)
+        if not dropped.any():
+            return found, 0
+        if dropped.all():
+            raise dropping[0].error("and others that drop rows have no row left; set another `missing`")
+        return {name: column[~dropped] for name, column in found.items()}, int(dropped.sum())
+
+    @property
+    def _format(self) -> NumberFormat:
+        return NumberFormat(self.decimal, self.thousands)
+
+    def _labels(self, parts: Sequence[Part]) -> tuple[list[Array], int, tuple[str, ...]]:
+        """The labels of each part, the number of classes, and their names; none where labels are numbers."""
+        each = [[part[name] for part in parts] for name in self.labels]
+        if self.predict == "class" and isinstance(self.label, str):
+            labels, names = self._class_labels(each[0])
+            return labels, len(names), names
+        # Each of several columns says whether a row is in a class.
+        convert, classes = (self._number_labels, 1) if self.predict == "number" else (_membership, 2)
+        found = [convert(columns) for columns in each]
+        if isinstance(self.label, str):
+            return found[0], classes, ()
+        return [np.stack(part, axis=1) for part in zip(*found, strict=True)], classes, ()
+
+    def _number_labels(self, columns: Sequence[Column]) -> list[Array]:
+        name = columns[0].name
+        found = [numbers_of(column, self._format) for column in columns]
+        if any(merges(part, part.astype(np.float32)).any() for part in found):
+            raise DatasetError.at(
+                "dataset.label",
+                f"column {name!r}: distinct numbers are equal in 32 bits; subtract their mean",
+            )
+        return [part.astype(np.float32) for part in found]
+
+    def _class_labels(self, columns: Sequence[Column]) -> tuple[list[Array], tuple[str, ...]]:
+        name = f"column {columns[0].name!r}"
+        if self.classes is None:
+            values, rows = zip(*(column.distinct for column in columns), strict=True)
+            shapes = [column.values for column in columns if column.values.ndim > 1]
+            labels, names = numbered(shapes or values, name, columns[-1].option)
+            return [label[row] for label, row in zip(labels, rows, strict=True)], names
+        found = [text_places(column, self.classes) for column in columns]
+        for column, places in zip(columns, found, strict=True):
+            if (places < 0).any():
+                row = int((places < 0).argmax())
+                raise column.error(
+                    f"has {column.decoded[row]!s} in row {row + 1}, which is none of dataset.classes"
+                )
+        return found, tuple(map(text_of, self.classes))
+
+    def _groups(self, parts: Sequence[Part]) -> list[Array] | None:
+        if self.group is None:
+            return None
+        values, rows = zip(*(part[self.group].distinct for part in parts), strict=True)
+        return [place[row] for place, row in zip(places(values)[0], rows, strict=True)]
+
+    def _schema(self, table: RawTable, inputs: Sequence[Inputs], class_names: Sequence[str]) -> Iterator[str]:
+        """The lines about columns that `validate` prints."""
+        cells = [("column", "kind", "inputs", "values", "rows without one")]
+        used = {one.name: one for one in inputs}
+        for name in table.columns:
+            if (one := used.get(name)) is not None:
+                missing = f"{one.missing:,}: {one.filled}" if one.missing else ""
+                cells.append((name, one.kind, f"{one.count:,}", one.summary, missing))
+            elif name in self.labels:
+                cells.append((name, "label", "", shortened(", ".join(class_names)), ""))
+            else:
+                cells.append((name, "group" if name == self.group else "skip", "", "", ""))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for name, kind, count, *more in cells:
+            rest = "  ".join(f"{cell:{width}}" for cell, width in zip(more, widths[3:], strict=True))
+            yield f"{name:{widths[0]}}  {kind:{widths[1]}}  {count:>{widths[2]}}  {rest}".rstrip()
+        yield f"standardize: {self.standardize}: mean and deviation {SCALES[self.standardize]}"
 
 
 @DATASETS.register("table", "csv", "parquet")
 @dataclass(kw_only=True)
-class TableFile(Dataset):
-    """Rows of a CSV, Parquet or NPZ file, one sample each ("tidy data"; Wickham, 2014).
+class TableFile(TableDataset):
+    """Rows of a CSV, Parquet, Arrow (Feather) or NPZ file, one sample each ("tidy data"; Wickham, 2014).
 
-    Features are numbers, normalized by the training rows. Classes are numbered in the order of their names or
-    numbers. Needs pyarrow, apart from NPZ files.
+    Numbers and times are normalized, categories are 0 or 1 for each value. Classes are numbered in the order
+    of their names or numbers, unless `classes` has another. Needs pyarrow, apart from NPZ files.
     """
 
     path: Path | None = None
     """The file; not needed for a sample."""
-    label: str = "label"
-    """The column of the labels."""
-    features: tuple[str, ...] | None = None
-    """The columns of the features; null: all others. One array of an NPZ file keeps its shape."""
-    group: str | None = None
-    """The column of the groups, for the partition `natural`; null: there are none."""
-    predict: Literal["class", "number"] = "class"
-    """number: the label is a number; use a task such as `rating`."""
     test_path: Path | None = None
     """A file with the rows to test with; null: a fraction of the rows of `path`."""
-    test_fraction: float = 0.2
-    """The rows to test with, drawn by the seed, where there is no test file."""
+    separator: str = ","
+    """The sign between columns of a CSV file."""
+    encoding: str = "utf8"
+    """How a CSV file is written, such as latin1 or utf16."""
+    names: tuple[str, ...] | None = None
+    """The names of the columns of a CSV file that has none in its first line."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_path(self.path, self)
-        check_fraction(self.test_fraction)
+        if len(self.separator) != 1:
+            raise DatasetError.at("dataset.separator", f"must be one sign, not {self.separator!r}")
 
     @property
     def steps(self) -> str:
-        return "any CSV, Parquet or NPZ file serves; name it as dataset.path"
+        return "any CSV, Parquet, Arrow or NPZ file serves; name it as dataset.path"
+
+    def tables(self) -> Sequence[RawTable]:
+        files = {"dataset.path": self.path, "dataset.test_path": self.test_path}
+        written = TextFormat(self.separator, self.encoding, self.decimal, self.names)
+        return [read_table(path, option, written) for option, path in files.items() if path is not None]
 
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
         suffix = (self.path or Path("x.csv")).suffix.lower()
@@ -79,88 +313,98 @@ class TableFile(Dataset):
         names = self.features or tuple(f"feature_{i}" for i in range(SAMPLE_FEATURES))
         for seed, file in enumerate(files.values(), 1):
             made = samples.columns(samples.IMAGES, len(names), self.predict == "number", seed=seed)
-            table = dict(zip(names, made.values.T, strict=True)) | {self.label: made.labels}
+            table = dict(zip(names, made.values.T, strict=True)) | self._of_kinds(len(made.labels))
+            for place, label in enumerate(self.labels):
+                table[label] = made.labels if isinstance(self.label, str) else made.labels > place
+            if self.classes:
+                table[self.labels[0]] = np.array([*map(text_of, self.classes)])[
+                    made.labels % len(self.classes)
+                ]
             write_table(file, table | ({self.group: made.groups} if self.group else {}))
-        return files
+        return {**files, "separator": ",", "encoding": "utf8", "decimal": ".", "names": None}
 
-    def read(self, seed: int) -> LoadedDataset:
-        tables = [self._table(path) for path in (self.path, self.test_path) if path is not None]
-        labels, classes = self._labels([self._column(*table, self.label, "label") for table in tables])
-        groups = self._groups(tables)
-        # The columns of the training file, by their names: the test file may have them in another order.
-        names = self._names(*tables[0])
-        columns = [{name: self._numbers(*table, name) for name in names} for table in tables]
-        for name in names:
-            shape, *others = (part[name].shape[1:] for part in columns)
-            if others and others != [shape]:
-                raise DatasetError.at(
-                    "dataset.test_path",
-                    f"{self.test_path}: rows of {name!r} have the shape {others[0]}, in {self.path} {shape}",
+    def _of_kinds(self, count: int) -> dict[str, Array]:
+        """Returns columns of a sample, of the kinds that are set."""
+        found: dict[str, Array] = {}
+        for name in self.columns:
+            settings = self.settings(name)
+            if settings.kind in ("category", "ordered"):
+                values = np.array([*map(text_of, settings.values or "abc")])
+                found[name] = values[np.arange(count) % len(values)]
+            elif settings.kind == "time":
+                times = np.datetime64("2024-01-01T00", "s") + 5000 * np.arange(count)
+                written = settings.format
+                found[name] = (
+                    times if written is None else np.array([t.strftime(written) for t in times.tolist()])
                 )
-        features = [joined(part)[0] for part in columns]
-        if len(tables) == 1:
-            is_test = drawn(len(labels[0]), self.test_fraction, seed)
-            split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
-            features, labels = ([arrays[0][rows] for rows in split] for arrays in (features, labels))
-            groups = groups and [groups[0][rows] for rows in split]
-        return loaded(features, labels, groups, classes=classes, names=joined(columns[0])[1])
+            elif name not in (*self.labels, self.group):
+                found[name] = np.arange(count) % 7
+        return found
 
-    def _table(self, path: Path) -> tuple[Path, ByName]:
-        table = read_table(path)
-        rows = {len(column) for column in table.values()}
-        if not rows or rows == {0}:
-            raise DatasetError.at("dataset.path", f"{path}: has no rows")
-        if len(rows) > 1:
-            raise DatasetError.at("dataset.path", f"{path}: its arrays have different numbers of rows")
-        return path, table
 
-    def _column(self, path: Path, table: ByName, name: str, option: str) -> Array:
-        if name not in table:
-            known = f"{guess(name, list(table))} (columns: {', '.join(table)})"
-            raise DatasetError.at(f"dataset.{option}", f"{path} has no column {name!r}{known}")
-        column = table[name]
-        missing = (row for row, value in enumerate(column, 1) if value is None)
-        if column.dtype == object and (row := next(missing, 0)):
-            raise DatasetError.at("dataset.path", f"{path}: column {name!r} has no value in row {row}")
-        return column
+@dataclass(kw_only=True)
+class TableFromPython(TableDataset):
+    """Rows of a table that Python has."""
 
-    def _names(self, path: Path, table: ByName) -> Sequence[str]:
-        """The columns of the features."""
-        if self.features is not None:
-            check_features(self.features, self.label)
-            return self.features
-        names = [name for name in table if name not in (self.label, self.group)]
-        if not names:
-            raise DatasetError.at("dataset.features", f"{path} has no columns but label and group")
-        # Rows are often in the order of their classes, or were before they were shuffled: then the number of
-        # a row tells its class.
-        for index in (name for name in names if _is_index(name, table[name])):
-            raise DatasetError.at(
-                "dataset.features",
-                f"{path}: column {index!r} numbers the rows, as the index that pandas "
-                f"writes; remove it (to_csv(..., index=False)), or name the features",
-            )
-        return names
+    given: ClassVar[Sequence[Any]]
+    """The table, or those to train and to test with."""
+    reads_files: ClassVar[bool] = False
 
-    def _numbers(self, path: Path, table: ByName, name: str) -> Array:
-        return numbers(self._column(path, table, name, option="features"), f"{path}: column {name!r}")
+    def tables(self) -> Sequence[RawTable]:
+        places = ["the table"] if len(self.given) == 1 else ["the training table", "the test table"]
+        return [
+            arrow_table(in_arrow(table, place), place, "dataset", True)
+            for table, place in zip(self.given, places, strict=True)
+        ]
 
-    def _labels(self, columns: Sequence[Array]) -> tuple[list[Array], int]:
-        """The labels of each file, and the number of classes."""
-        if self.predict == "number":
-            values = [numbers(column, f"column {self.label!r}") for column in columns]
-            if any(merges(part, part.astype(np.float32)).any() for part in values):
-                raise DatasetError.at(
-                    "dataset.label",
-                    f"column {self.label!r}: distinct numbers are equal in 32 bits; subtract their mean",
-                )
-            return [part.astype(np.float32) for part in values], 1
-        return numbered(columns, f"column {self.label!r}")
 
-    def _groups(self, tables: Sequence[tuple[Path, ByName]]) -> list[Array] | None:
-        if self.group is None:
-            return None
-        return places([self._column(*table, self.group, "group") for table in tables])[0]
+def tables_in(value: object) -> tuple[Any, ...]:
+    """Returns the table that an object is, or the two that it has; empty for others.
+
+    Tables are those of pandas, polars, pyarrow and all that have the Arrow interface for streams.
+    """
+    if isinstance(value, Mapping) and {"train"} <= value.keys() <= {"train", "test"}:
+        value = tuple(value[name] for name in ("train", "test") if name in value)
+    parts = value if isinstance(value, tuple) else (value,)
+    # A single column of pandas has that interface, too.
+    are_tables = all(hasattr(part, "__arrow_c_stream__") and hasattr(part, "columns") for part in parts)
+    return parts if are_tables and 0 < len(parts) < 3 else ()
+
+
+def class_of_tables(tables: tuple[Any, ...]) -> type[TableFromPython]:
+    """Returns a class of datasets with these tables, whose options are those of tables."""
+    return dataclass(kw_only=True)(
+        type("Table", (TableFromPython,), {"given": tables, "__doc__": TableFromPython.__doc__})
+    )
+
+
+def in_arrow(table: Any, place: str) -> Any:
+    """Returns a table as one of pyarrow; raises DatasetError."""
+    check_pyarrow("a table from Python")
+    import pyarrow
+
+    try:
+        # Of pandas without the index, which numbers rows, or names them.
+        if hasattr(table, "iloc"):
+            return pyarrow.Table.from_pandas(table, preserve_index=False, nthreads=1)
+        return pyarrow.table(table)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        reason = "; ".join(map(str, error.args))
+        raise DatasetError.at(
+            "dataset", f"{place} cannot be read: {reason}; give each column one type"
+        ) from error
+
+
+def by_name(names: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
+    """Returns what is made for each name; raises DatasetError with the defects of all."""
+    found, defects = dict[str, T](), list[Defect]()
+    for name in names:
+        try:
+            found[name] = make(name)
+        except DatasetError as error:
+            defects += error.defects
+    refuse(defects, DatasetError)
+    return found
 
 
 def check_fraction(fraction: float) -> None:
@@ -189,14 +433,21 @@ def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
 
 def loaded(
     features: Sequence[Array], labels: Sequence[Array], groups: Sequence[Array] | None, classes: int,
-    names: Sequence[str],
+    names: Sequence[str], standardized: Array | None = None, standardize: Standardize = "all",
 ) -> LoadedDataset:  # fmt: skip
-    """Returns training and test rows, normalized by the training rows; `names`: of the features."""
+    """Returns training and test rows, normalized by the training rows; `names`: of the features.
+
+    `standardized`: which features are normalized, of the shape of a row; None: all.
+    """
     # Of one type: what is not exact in 32 bits has 64 until it is normalized.
     wide = np.result_type(*features)
-    mean, std = features[0].mean(0, dtype=np.float64), features[0].std(0, dtype=np.float64)
-    # Rounding gives a column of one number a mean beside it, and a deviation that is not 0.
-    std[(std == 0) | (features[0] == features[0][:1]).all(0)] = 1
+    shape = features[0].shape[1:]
+    chosen = np.broadcast_to(True if standardized is None else standardized, shape) & (standardize != "none")
+    mean, std = np.zeros(shape), np.ones(shape)
+    if chosen.any():
+        # A choice of all would be a copy.
+        found = mean_and_deviation(features[0] if chosen.all() else features[0][:, chosen])
+        mean[chosen], std[chosen] = (values.reshape(-1) for values in found)
     center, scale = (torch.from_numpy(np.asarray(of, dtype=wide)) for of in (mean, std))
     train, test = (
         Samples(
@@ -206,7 +457,10 @@ def loaded(
         )
         for part in (0, 1)
     )  # fmt: skip
-    return LoadedDataset(train, test, classes, shape=tuple(train.inputs.shape[1:]), names=tuple(names))
+    by_node = torch.from_numpy(chosen.copy()) if standardize == "node" else None
+    return LoadedDataset(
+        train, test, classes, shape=tuple(train.inputs.shape[1:]), names=tuple(names), by_node=by_node
+    )
 
 
 def joined(columns: Mapping[str, Array]) -> tuple[Array, list[str]]:
@@ -220,59 +474,6 @@ def joined(columns: Mapping[str, Array]) -> tuple[Array, list[str]]:
     if len(columns) == 1 and alone.ndim > 1:
         return alone, names
     return np.concatenate(list(rows.values()), axis=1), names
-
-
-def numbers(column: Array, name: str) -> Array:
-    """The values as floats, of 64 bits where 32 do not have them; raises DatasetError for the first without.
-
-    Decimals are numbers, too.
-    """
-    if column.dtype.kind in "mM":
-        raise DatasetError.at(
-            "dataset.path", f"{name} has times, such as {column[0]}; write seconds, or leave it out"
-        )
-    try:
-        values = column.astype(np.float64) if column.dtype.kind in "biufO" else None
-    except (TypeError, ValueError):
-        values = None
-    if values is None:
-        row, value = next(filter(_is_no_number, enumerate(column.tolist(), 1)), (1, column.tolist()[0]))
-        raise DatasetError.at("dataset.path", f"{name} has {value!r} in row {row}, which is no number")
-    wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
-    if len(wrong):
-        raise DatasetError.at(
-            "dataset.path", f"{name} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
-        )
-    if column.dtype.kind != "f" and merges(column, values).any():
-        raise DatasetError.at(
-            "dataset.path", f"{name} has distinct numbers that are equal in 64 bits; subtract the least one"
-        )
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    return narrow if np.array_equal(narrow, values) else values
-
-
-def _is_index(name: str, column: Array) -> bool:
-    """Whether a column is an index of the rows, by its name and whole numbers, in any order."""
-    if column.ndim > 1 or len(column) < 2 or column.dtype.kind not in "iuf":
-        return False
-    if (np.floor(column) != column).any():
-        return False
-    # After a split, some numbers are elsewhere; where tables were joined, some are there twice.
-    if UNNAMED.fullmatch(name):
-        return True
-    distinct = len(np.unique(column)) == len(column)
-    # R reads the column without a name as X, which may be a coordinate as well.
-    has_gaps = np.ptp(column) + 1 != len(column)
-    return distinct and bool(KEY.fullmatch(name) or (name == "X" and not has_gaps))
-
-
-def _is_no_number(cell: tuple[int, Any]) -> bool:
-    try:
-        float(cell[1])
-    except (TypeError, ValueError):
-        return True
-    return False
 
 
 def places(columns: Sequence[Array]) -> tuple[list[Array], Array]:
@@ -289,8 +490,13 @@ def places(columns: Sequence[Array]) -> tuple[list[Array], Array]:
     return [part.astype(np.int64) for part in np.split(indices, edges)], values
 
 
-def numbered(columns: Sequence[Array], name: str) -> tuple[list[Array], int]:
-    """Classes by the order of their names or numbers, and how many there are; raises DatasetError."""
+def numbered(
+    columns: Sequence[Array], name: str, option: str = "dataset.test_path"
+) -> tuple[list[Array], tuple[str, ...]]:
+    """Classes by the order of their names or numbers, and these; raises DatasetError.
+
+    `option`: the one that names the last of the tables.
+    """
     for column in columns:
         if column.ndim > 1 or (column.dtype.kind == "f" and (column % 1 != 0).any()):
             defect = "several values in a row" if column.ndim > 1 else column[column % 1 != 0].tolist()[0]
@@ -307,73 +513,34 @@ def numbered(columns: Sequence[Array], name: str) -> tuple[list[Array], int]:
             )
     missing = np.setdiff1d(np.arange(len(values)), labels[0])
     if len(missing):
-        raise DatasetError.at(
-            "dataset.test_path", f"{name} has {values[missing[0]]!s}, which no training row has"
-        )
-    return labels, len(values)
+        raise DatasetError.at(option, f"{name} has {values[missing[0]]!s}, which no training row has")
+    return labels, tuple(map(text_of, values))
 
 
-def read_table(path: Path) -> ByName:
-    """The columns of a file; raises DatasetError."""
-    try:
-        if path.suffix.lower() == NPZ:
-            if not zipfile.is_zipfile(path):
-                raise ValueError("it is no zip file; it may be cut off")
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: np.atleast_1d(arrays[name]) for name in arrays.files}
-        return _read_with_pyarrow(path)
-    except OSError as error:
-        raise DatasetError.at("dataset.path", f"{path}: {error.strerror or error}") from error
-    except (
-        ValueError,
-        KeyError,
-        EOFError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-    ) as error:  # pyarrow's are ValueErrors
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError.at("dataset.path", f"{path}: cannot be read: {reason}") from error
+def _membership(columns: Sequence[Column]) -> list[Array]:
+    """Whether each row is in the class that a column stands for, 1 or 0; raises DatasetError."""
+    found = []
+    for column in columns:
+        places = text_places(column, [0, 1, False, True])
+        if (places < 0).any():
+            row = int((places < 0).argmax())
+            what = f"has {column.decoded[row]!s} in row {row + 1}, but of several labels each is 0 or 1"
+            raise column.error(f"{what}; set dataset.predict: number for numbers")
+        found.append(places % 2)
+    return found
 
 
-def _read_with_pyarrow(path: Path) -> ByName:
-    check_pyarrow("table")
-    from pyarrow import csv, parquet
-
-    is_parquet = path.suffix.lower() in PARQUET
-    # Without threads, because nodes are forked from this process.
-    if is_parquet:
-        table = parquet.read_table(path, use_threads=False)
-    else:
-        # A text that is missing is none, as a number that is; quoted, "NA" is a text.
-        convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-        options = csv.ReadOptions(use_threads=False)
-        table = csv.read_csv(path, read_options=options, convert_options=convert)
-        names = table.column_names
-        if len(names) == 1 and (found := SEPARATOR.search(names[0])):
-            raise ValueError(f"its columns are separated by {found.group()!r}; write it with commas")
-    columns = {name: table.column(name) for name in table.column_names}
-    return {
-        name: np.array([*column.to_pylist(), None], dtype=object)[:-1]
-        if column.null_count
-        else column.to_numpy()
-        for name, column in columns.items()
-    }
+def _fitted(inputs: Sequence[Inputs]) -> Iterator[str]:
+    for what, text, remedy in (
+        ("categories", "the values of", "list them in dataset.columns"),
+        ("fill", "what fills rows without a value in", "set a number as missing"),
+    ):
+        if names := [one.name for one in inputs if what in one.fitted]:
+            yield f"{text} {shortened(', '.join(names))} ({remedy})"
 
 
-def check_pyarrow(name: str) -> None:
-    """Raises DatasetError where pyarrow is not installed."""
-    if find_spec("pyarrow") is None:
-        raise DatasetError.at("dataset", f"{name} needs pyarrow; run: pip install 'decentnode[tasks]'")
-
-
-def write_table(file: Path, table: ByName) -> None:
-    """Writes columns in the format that the suffix names."""
-    if file.suffix == NPZ:
-        arrays: dict[str, Any] = dict(table)
-        np.savez(file, **arrays)
-        return
-    check_pyarrow("table")
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    (parquet.write_table if file.suffix in PARQUET else csv.write_csv)(pyarrow.table(table), file)
+def _notices(inputs: Sequence[Inputs], dropped: int) -> Iterator[str]:
+    if dropped:
+        yield f"dataset: {counted(dropped, 'row')} without a value left out (missing: drop)"
+    if unknown := [f"{one.name} in {counted(one.unknown, 'row')}" for one in inputs if one.unknown]:
+        yield f"dataset: test rows have categories that no input stands for: {', '.join(unknown)}"

@@ -121,10 +121,8 @@ class CodeVersion(msgspec.Struct, frozen=True):
 
     def is_same(self, other_version: "CodeVersion") -> bool:
         """Whether it is the same code on the same kind of machine, whatever git says of it."""
-        mine, other = (
-            (version.digest, version.package, version.environment) for version in (self, other_version)
-        )
-        return mine == other
+        mine = self.digest, self.package, self.environment
+        return mine == (other_version.digest, other_version.package, other_version.environment)
 
 
 def read_lines(path: StrPath, kind: type[T]) -> list[T]:

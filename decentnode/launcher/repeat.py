@@ -82,7 +82,7 @@ def _changed_code(settings: Settings, state: Path) -> Iterator[str]:
     """Yields what differs of the run's code and machine, and of the files that its settings name."""
     versions = read_value(state, "code", list[CodeVersion])
     for made, later in pairwise(versions):
-        yield f"from round {later.round + 1} on it had other code: {changes(made, later)}"
+        yield f"since round {later.round + 1} of the run: {changes(made, later)}"
     now = PluginSources(settings).version
     if versions and (changed := changes(versions[-1], now)):
         yield changed

@@ -5,6 +5,7 @@ The observer of the machine reads published vectors, and with `evaluation.backgr
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Dataset, Samples, draw
+from decentnode.datasets.normalizer import Normalizer
 from decentnode.datasets.ragged import Rows
 from decentnode.errors import BadInput
 from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
@@ -80,6 +82,8 @@ class EvaluationPlan:
     """The validation samples, all of them in each evaluation; None: there are none."""
     local: tuple[Samples, ...] = ()
     """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
+    normalizers: tuple[Normalizer, ...] = ()
+    """How each rank normalizes samples; empty: all do it as the samples say."""
     listed: tuple[MakeMeasure, ...] = ()
     """The metrics of `evaluation.metrics`."""
     metrics: tuple[Metric, ...] = ()
@@ -118,7 +122,7 @@ class EvaluationPlan:
             drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
             ranks=tests.tested(nodes) if sample is None else sample, last_ranks=sample,
             adversaries=settings.adversary_ranks, validation=dataset.validation, local=local,
-            listed=listed, metrics=metrics,
+            normalizers=run_samples.normalizers, listed=listed, metrics=metrics,
             target=_target(tests, {metric.name: metric for metric in metrics}),
         )  # fmt: skip
 
@@ -154,14 +158,22 @@ class EvaluationPlan:
         """The metrics after this round by name, those on the validation samples with `validation_` before it.
 
         `test`: the metrics of a model on some samples; `rank`: the node whose model it is, which is also
-        tested on the node's own samples (`local_`), if there are any.
+        tested on the node's own samples (`local_`), if there are any, and on all as the node normalizes them.
         """
+        if rank is not None and self.normalizers:
+            test = partial(_on_normalized, test, self.normalizers[rank])
         scores = test(self.samples_after(round))
         if self.validation is not None:
             scores |= {VALIDATION + name: value for name, value in test(self.validation).items()}
         if rank is not None and self.local and len(self.local[rank]):
             scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
         return scores
+
+
+def _on_normalized(
+    test: Callable[[Samples], dict[str, float]], normalizer: Normalizer, samples: Samples
+) -> dict[str, float]:
+    return test(normalizer.of(samples))
 
 
 def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> None:

@@ -15,6 +15,7 @@ from decentnode.core.rng import seeded
 from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.normalizer import Normalizer
 from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.ragged import LazyRows
 from decentnode.datasets.validation import hold_out, split_rows
@@ -105,7 +106,18 @@ class RunSamples:
     def shard(self, rank: int) -> Shard:
         """The training samples of a node; raises BadInput where it has no part of the steps."""
         shard = self.gradient_sync.shard(self.dataset.train, self.parts, self.seed, rank=rank)
-        return replace(shard, least_batch=self.least_batch)
+        samples = shard.samples
+        if self.normalizers:
+            samples = self.normalizers[rank].of(samples)
+        return replace(shard, samples=samples, least_batch=self.least_batch)
+
+    @cached_property
+    def normalizers(self) -> tuple[Normalizer, ...]:
+        """How each rank normalizes samples; empty where all do it as the samples say."""
+        train, chosen = self.dataset.train, self.dataset.by_node
+        if chosen is None:
+            return ()
+        return tuple(Normalizer.fitted(train, part, chosen) for part in self.parts)
 
     def of_network(self, network: nn.Module, settings: Settings) -> "RunSamples":
         """The samples with the least batch that this network can be trained on; raises BadInput."""

@@ -13,6 +13,7 @@ from decentnode.api.commands import Configuration, values_of
 from decentnode.api.display import Lines, display_for, standing
 from decentnode.api.process import answer_of
 from decentnode.api.work import CommandRequest
+from decentnode.config.python_source import NAME_OF_RUN
 from decentnode.core.streams import complain
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed
 from decentnode.formats.run import FINISHED
@@ -57,7 +58,9 @@ class BackgroundRun:
             self._ended.result()
 
     def __repr__(self) -> str:
-        return f"<decentnode.start: {self._watcher.directory or self._request.config!r}, {self.status}>"
+        config = self._request.config
+        name = config if isinstance(config, str) else config.get("name", NAME_OF_RUN)
+        return f"<decentnode.start: {self._watcher.directory or name}, {self.status}>"
 
     @property
     def status(self) -> str:

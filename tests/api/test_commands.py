@@ -454,7 +454,8 @@ except decentnode.errors.ConfigError as error:
 def test_the_page_runs(tmp_path, monkeypatch):
     """The code of docs/python.md, with fewer rounds."""
     monkeypatch.chdir(tmp_path)
-    first, _, own = blocks("docs/python.md", "python")
-    done = run_script(tmp_path, f"{first}{own}".replace("rounds=20", "rounds=2, evaluation={'every': 1}"))
+    first, _, *own = blocks("docs/python.md", "python")
+    script = "".join([first, *own]).replace("rounds=20", "rounds=2, evaluation={'every': 1}")
+    done = run_script(tmp_path, script)
     assert (tmp_path / "choco.png").stat().st_size
     assert "run: all 4 nodes finished 10 rounds" in done.stdout

@@ -33,6 +33,11 @@ def test_every_command_has_examples_which_its_help_shows(call):
     assert "Examples: decentnode sweep studies/quick --plan decentnode sweep studies/quick seeds=3" in text
 
 
+def test_every_command_has_a_group():
+    grouped = [name for names in cli.GROUPS.values() for name in names]
+    assert [command.name for command in cli.app.registered_commands] == grouped == [*COMMANDS]
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_an_example_is_right(call, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)

@@ -250,8 +250,9 @@ graphs/ring.edges | 4 graph.path | no such file: {here}/graphs/ring.edges
 
 = path: ring.edges
 path: ring.edges, nodes: 4
-    | 4 graph.nodes | unknown option of file (known: path, type, directed, allow_disconnected)
-path: ring.edges, type: csv | 4 graph.type | must be 'edges' or 'adjacency' or 'auto', not 'csv'
+    | 4 graph.nodes | unknown option of file (known: path, type, directed, allow_disconnected, edge_weights)
+path: ring.edges, type: csv
+    | 4 graph.type | must be 'edges' or 'adjacency' or 'gml' or 'graphml' or ...
 path: null | 4 graph.path | must be text, not null
 path: . | 4 graph | {here}: cannot be read: Is a directory
 path: ~nobody_here/ring.edges

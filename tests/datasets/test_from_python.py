@@ -32,7 +32,7 @@ from decentnode.datasets.from_python import from_object
 from decentnode.datasets.partition import Iid
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.row_workers import RowWorkers
-from decentnode.datasets.table import numbers
+from decentnode.datasets.table_columns import numbers
 from decentnode.errors import BadInput, DatasetError, GraphError, RunFailed
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.node.experiment import Experiment
@@ -451,6 +451,20 @@ def test_what_rows_draw_is_the_same_again_and_after_a_resume(dataset):
     assert all(map(torch.equal, test.batch(torch.arange(9)), test.batch(torch.arange(9))))
 
 
+def test_parts_of_the_library_may_number_their_classes_in_other_ways():
+    import datasets
+
+    train, test = part_of_library(300), part_of_library(60)
+    other = test.cast_column("label", datasets.Value("int64")).map(lambda row: {"label": 1 - row["label"]})
+    other = other.cast_column("label", datasets.ClassLabel(names=["yes", "no"]))
+    given = datasets.DatasetDict(train=train, test=other, unsupervised=test)
+    loaded = from_object(given).load(0)
+    assert loaded.class_names == ("no", "yes") and torch.equal(loaded.test.labels, Y[:60])
+    assert loaded.notices == ("dataset: the part unsupervised is left out",)
+    with pytest.raises(DatasetError, match=r"^dataset\.label: the parts number their classes in different"):
+        from_object(given, rows="per_step").load(0)
+
+
 def test_workers_read_the_same_bits_and_tell_what_fails():
     parts = (Noisy(), NAMED)
     alone, beside = (from_object(parts, workers=workers).load(3).train for workers in (0, 2))
@@ -464,7 +478,7 @@ def test_workers_read_the_same_bits_and_tell_what_fails():
             minibatches.begin_round()
     rows = torch.arange(300)
     assert torch.equal(alone.batch(rows).fields[0], beside.batch(rows).fields[0])
-    workers = beside.reader._workers
+    workers = beside.reader._processes
     assert len(workers) == 2 and not any(worker.has_ended() for worker in workers)
     rows_of_some = Rows(lambda i: (X[i], 0) if i < 90 else 1 / 0, 100)
     failing = from_object((rows_of_some, PART), rows="per_step", workers=2)
@@ -519,6 +533,7 @@ def test_each_rank_reads_every_nth_sample_of_a_stream_pass_after_pass():
         ({"training.privacy": {"name": "dp_sgd", "noise": 1.0, "clip": 1.0, "delta": 0.1}},
          "training.privacy: it draws"),
         ({"dataset": (iter, 0)}, "dataset: a part has builtin_function_or_method as a column; a dataset"),
+        ({"dataset": (partial(yielded, 0), SOME)}, "dataset: yielded has no further samples"),
         ({"dataset": Stream()}, "dataset.test_size: a stream has no test part; give one"),
         ({"dataset": (PART, Stream())}, "dataset: the part test is a stream, and"),
         ({"dataset": (yielded(), PART)}, "dataset: a generator ends after one pass; give the"),

@@ -73,6 +73,11 @@ def test_buffers_are_not_sent_beside_a_private_model(tmp_path):
         (["dataset={name: table, path: rows.csv}"],
          NORMALIZATION),
         (["dataset={name: table, path: rows.csv, mean: [30, 1], std: [9, 2]}"], None),
+        (["dataset={name: table, path: rows.csv, standardize: node}"], NORMALIZATION),
+        (["dataset={name: table, path: rows.csv, standardize: none, columns: {dose: category}}"],
+         "the values of dose (list them in dataset.columns)"),
+        (["dataset={name: table, path: rows.csv, columns: {dose: {kind: category, values: [0, 1, 2, 3]}, "
+          "age: {mean: 30, std: 9}}}"], None),
         (["dataset={name: amazon, sample: true, words: vocabulary}", "model='words:Net'"],
          "the vocabulary (set dataset.words: hash)"),
         (["dataset={name: amazon, sample: true}", "model='words:Net'"], None),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from decentnode.datasets.base import IGNORED, Samples
 from decentnode.errors import BadInput
 from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate, specs_of
+from decentnode.training.metrics import Measure
 from decentnode.training.metrics.foreign import metric_of
 from decentnode.training.objective import Objective
 from decentnode.training.tasks import Binary, Classification, MultiLabel, Regression, Segmentation
@@ -181,6 +183,19 @@ def test_a_function_gets_all_samples_at_once():
         judged(None, "multiclass", cls=failing)
 
 
+@dataclass(kw_only=True)
+class Wrong(Measure):
+    """How many guesses are wrong."""
+
+    higher_is_better: bool | None = False
+
+    def state(self, predictions):
+        return (predictions.classes != predictions.labels).sum()
+
+    def value(self, state):
+        return state
+
+
 PER_CLASS = {"per_class": True}
 
 
@@ -278,11 +293,13 @@ def test_a_run_has_named_metrics_functions_and_objects_of_torchmetrics(tmp_path)
         },
         of_classes.MulticlassCohenKappa(CLASSES),
         {"name": "torchmetrics.classification:MulticlassF1Score", "average": "micro", "label": "micro"},
+        "tests.training.test_metrics:Wrong",
         "accuracy",
     ]  # fmt: skip
     experiment = run_of(**{"evaluation.metrics": listed, "evaluation.target": {"exactly": 0.9}})
     each = [f"f1_of_{c}" for c in range(CLASSES)]
-    names = ["f1_macro", *each, "near", "exactly", "multiclass_cohen_kappa", "micro", "accuracy", "loss"]
+    names = ["f1_macro", *each, "near", "exactly", "multiclass_cohen_kappa", "micro"]
+    names += ["Wrong", "accuracy", "loss"]
     assert [metric.name for metric in experiment.plan.metrics] == names
     assert [metric.name for metric in experiment.plan.metrics if metric.is_fraction] == [
         "f1_macro", *each, "exactly", "multiclass_cohen_kappa", "micro", "accuracy"
@@ -292,6 +309,7 @@ def test_a_run_has_named_metrics_functions_and_objects_of_torchmetrics(tmp_path)
         scores = node.evaluation.scores
         assert list(scores) == names
         assert scores["micro"] == pytest.approx(scores["accuracy"], abs=1e-12)
+        assert scores["Wrong"] == pytest.approx(SAMPLES * (1 - scores["accuracy"]), abs=1e-9)
         assert scores["exactly"] == pytest.approx(scores["accuracy"], abs=1e-12)
 
 

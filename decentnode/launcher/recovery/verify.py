@@ -6,6 +6,7 @@ Nothing is started, written or imported from a plug-in. `resume` asks the same b
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,6 @@ from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 
 DELIVERIES = "network.csv"
-CLEANED = "cleaned"
-"""The kind of events about folders that `decentnode clean` has deleted."""
 MOST_NAMED = 5
 """Rounds or ranks that a line names."""
 
@@ -82,15 +81,20 @@ class RunRecords:
                     node.heard.add(record.round)
                 if record.metrics or record.evaluate_seconds:
                     node.scores[record.round] = record.metrics
-        path = run_dir / "events.jsonl"
-        self.events = read_events(path) if path.exists() else []
-        self.deleted = {event.text for event in self.events if event.kind == CLEANED}
-        """The folders that were deleted on purpose."""
         path = run_dir / "evaluations.jsonl"
         self.rows: list[EvaluationRow] = read_evaluations(path) if path.exists() else []
         for row in self.rows:
             for rank in row.bytes_sent.keys() & self.nodes.keys():
                 self.nodes[rank].counters[row.round] = row.bytes_sent[rank]
+
+    @cached_property
+    def deleted(self) -> set[str]:
+        """The folders that were deleted on purpose; empty where events cannot be read."""
+        try:
+            events = read_events(self.run_dir / "events.jsonl")
+        except BadInput:
+            return set()
+        return {event.text for event in events if event.kind == "cleaned"}
 
     def read_checkpoint(self, rank: int, round: int, run_id: object) -> Checkpoint:
         """Reads a checkpoint of this run; raises BadCheckpoint, also if its node's records do not reach it.
@@ -210,7 +214,8 @@ class RunRecords:
             yield f"{path}: lacks deliveries of the last rounds"
 
     def _of_events(self, last: int | None) -> Iterator[str]:
-        path, kinds = self.run_dir / "events.jsonl", [event.kind for event in self.events]
+        path = self.run_dir / "events.jsonl"
+        kinds = [event.kind for event in read_events(path)] if path.exists() else []
         if self.nodes and "started" not in kinds:
             yield f"{path}: does not say that the run began"
         elif last is None and (self.run_dir / "summary.json").exists() and "ended" not in kinds:
