@@ -11,16 +11,15 @@ StyleOption = Annotated[
     ),
 ]
 FontOption = Annotated[
-    str | None, typer.Option(metavar="NAME[:POINTS]", help="The font: Times:8, Helvetica, 'DejaVu Serif:9'.")
+    str | None,
+    typer.Option(metavar="NAME", help="The font, and its size: Times:8, Helvetica, 'DejaVu Serif:9'."),
 ]
-SizeOption = Annotated[
-    str | None, typer.Option(metavar="WxH", help="Inches of a figure, without its legend: 3.35x2.1.")
-]
+SizeOption = Annotated[str | None, typer.Option(help="Inches of a figure, without its legend: 3.35x2.1.")]
 LabelOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=TEXT", help="What a figure shows for a run, a variant or a metric."),
+    typer.Option(metavar="KEY=VALUE", help="What a figure shows for a run, a variant or a metric."),
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option(metavar="ENDINGS", help="Formats of figures: png,pdf,svg,pgf (pgf needs LaTeX)."),
+    typer.Option(help="Formats of figures: png,pdf,svg,pgf (pgf needs LaTeX)."),
 ]

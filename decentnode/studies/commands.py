@@ -76,7 +76,9 @@ def sweep(
 
 
 @app.command(
-    epilog=examples("decentnode report runs/quick", "decentnode report runs/quick --paper paper --columns 2")
+    epilog=examples(
+        "decentnode report runs/quick", "decentnode report runs/quick --paper paper --style two_columns"
+    )
 )
 def report(
     runs: Annotated[

@@ -343,9 +343,17 @@ def test_plot_passes_its_arguments_on(call, monkeypatch):
     from decentnode.results.figures import plots as figures
 
     seen = []
-    monkeypatch.setattr(figures, "main", lambda argv: seen.append(argv) or 2)
-    assert call("plot", "a", "b", "--out", "c")[0] == 2
-    assert seen == [["a", "b", "--out", "c"]]
+    monkeypatch.setattr(figures, "plot", lambda *args: seen.append(args) or ["c/overview.png"])
+    code, output, _ = call("plot", "a", "b", "--out", "c", "--style", "paper", "--size", "3x2")
+    assert (code, output) == (0, "c/overview.png\n")
+    ((runs, out, metric, style),) = seen
+    assert (runs, out, metric, style.width, style.has_titles) == (
+        [Path("a"), Path("b")],
+        Path("c"),
+        None,
+        3.0,
+        False,
+    )
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from decentnode.studies.report.charts import partition_chart
-
 from decentnode.cli.partition import MOST_ROWS, lines, report
 from decentnode.config import loader as config
 from decentnode.errors import BadInput
 from decentnode.formats.partition_table import PartitionTable, label_distance, read_partition
 from decentnode.results.figures.plots import draw_partition
+from decentnode.studies.report.pictures import partition_picture
 from tests.results.test_figures import make_run, row
 
 CONFIG = """
@@ -71,7 +70,8 @@ def test_a_report_of_runs_shows_what_the_command_shows(tmp_path):
     (run / "config.yaml").write_text("name: a\n")
     from decentnode.results import Run
 
-    assert partition_chart(Run(run))["data"][0]["z"] == read_partition(run).labels == [[1, 2], [3, 0]]
+    assert read_partition(run).labels == [[1, 2], [3, 0]]
+    assert partition_picture(Run(run)).description.endswith("of 2 nodes, from 3 to 3 each, by 2 labels.")
     for table in (PartitionTable([3, 4]), PartitionTable([3, 4], [[1, 2], [4, 0]], [1, 2])):
         (run / "partition.json").write_text(json.dumps(table.content))
         again = read_partition(run)
@@ -79,4 +79,4 @@ def test_a_report_of_runs_shows_what_the_command_shows(tmp_path):
             [3, 4], [*table.labels], [*table.groups]
         )  # fmt: skip
     (run / "partition.json").write_text(json.dumps(PartitionTable([3, 4]).content))
-    assert partition_chart(Run(run))["data"][0]["y"] == [3, 4]
+    assert partition_picture(Run(run)).description.endswith("of 2 nodes, from 3 to 4 each.")

@@ -118,7 +118,8 @@ def record(run_dir, rank, *rounds):
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
     return SimpleNamespace(
-        samples=SimpleNamespace(digest=digest, form={}), plan=SimpleNamespace(metrics=CLASSIFICATION)
+        samples=SimpleNamespace(digest=digest, test_digest=digest, form={}),
+        plan=SimpleNamespace(metrics=CLASSIFICATION),
     )
 
 
