@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from decentnode.cli.partition import MOST_ROWS, lines, report
 from decentnode.config import loader as config
 from decentnode.errors import BadInput
