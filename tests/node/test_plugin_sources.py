@@ -203,8 +203,8 @@ def test_a_copy_of_a_plugin_in_the_run_is_named_and_taken_when_asked(tmp_path, m
     with pytest.raises(ConfigError) as refused:
         config.load(run / "config.yaml")
     assert str(refused.value).endswith(
-        f"No module named 'net_of_a_colleague' beside this run, but {copy} has a copy; resume and attack run "
-        f"that code with --with-its-code, other commands with PYTHONPATH={copy}"
+        f"No module named 'net_of_a_colleague' beside this run, but {copy} has a copy; resume, repeat and "
+        f"attack run that code with --with-its-code, other commands with PYTHONPATH={copy}"
     )
     with pytest.raises(BadInput, match="has no run id"):
         ResumePlan(run, with_its_code=True)
