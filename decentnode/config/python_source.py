@@ -9,6 +9,7 @@ from types import MappingProxyType, ModuleType, new_class
 from typing import Any, cast
 
 import numpy as np
+from torch import Tensor
 
 from decentnode.config.extends import merge
 from decentnode.config.yaml_source import Document, SourceLocation, is_object
@@ -23,6 +24,8 @@ from decentnode.models.module_copies import deep_copy
 
 ARGUMENTS = "arguments"
 """What messages call the place of values from Python."""
+COLUMNS = (Tensor, np.ndarray, list)
+"""The types of a column, which tell a mapping of columns from one of options."""
 NAME_OF_RUN = "run"
 """The name of a run whose values have none."""
 
@@ -73,6 +76,10 @@ def _read(document: Document, key: Key, value: Any) -> Any:
         if key == ("dataset", "name"):
             # Parts, or columns by name: no mapping that is read as YAML's.
             return MappingProxyType(value)
+        are_columns = bool(value) and all(isinstance(column, COLUMNS) for column in value.values())
+        if key == ("dataset",) and are_columns and "train" not in value:
+            # Columns by name: {"image": ..., "meta": ..., "label": ...}.
+            value = {"name": value}
         if is_dataset and "train" in value and "name" not in value:
             # Parts beside options: {"train": ..., "test": ..., "classes": [...]}.
             parts = {name: part for name, part in value.items() if name in PARTS}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -30,6 +31,10 @@ MOST_CATEGORIES = 1000
 FEW_TEXTS = 50
 """So many distinct texts are categories even if nearly every row has another one."""
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?")
+ORDERS = ("%d %m %Y", "%m %d %Y", "%Y %m %d", "%d %m %y", "%m %d %y", "%d %b %Y", "%d %B %Y", "%b %d %Y")
+"""The usual orders of a date, with spaces for what is between its parts."""
+MOST_TRIED = 1000
+"""Texts that a format of times is tried with."""
 OTHER_TIME = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(\D.*)?|\d{1,2}[. -]+[A-Za-z]{3,9}[., -]+\d{2,4}.*")
 """Texts that are dates, but do not tell which number is the day."""
 THOUSANDS = re.compile(r"[-+]?\d{1,3}([,.' \u00a0\u202f])\d{3}(\1\d{3})*([.,]\d*)?")
@@ -227,6 +232,20 @@ class Inputs:
         return np.arange(self.count) < self.standardized
 
 
+def as_time(texts: Array) -> str:
+    """Returns the setting of a time in the first usual format that all texts fit, with the day first."""
+    dates = [order.replace(" ", sign) for sign in "/.- " for order in ORDERS]
+    formats = [f"{date}{time}" for date in dates for time in ("", " %H:%M", " %H:%M:%S")]
+
+    def fits(written: str) -> bool:
+        try:
+            return all(datetime.strptime(text, written) for text in texts[:MOST_TRIED].tolist())
+        except ValueError:
+            return False
+
+    return f"{{kind: time, format: {next(filter(fits, formats), formats[0])!r}}}"
+
+
 def kind_of(column: Column, number_format: NumberFormat) -> Kind:
     """Returns what a column is by its values; raises DatasetError, with what to set, where that is open."""
     if column.missing.all():
@@ -246,7 +265,7 @@ def kind_of(column: Column, number_format: NumberFormat) -> Kind:
     for pattern, what, remedy in (
         (THOUSANDS, "a sign between thousands", "dataset.thousands: SIGN"),
         (COMMA, "a decimal comma", "dataset.decimal: ','"),
-        (OTHER_TIME, "a time", column.setting("{kind: time, format: '%d/%m/%Y'}") + " (day, month, year)"),
+        (OTHER_TIME, "a time", column.setting(as_time(texts)) + " (%d is the day, %m the month)"),
     ):
         found = [pattern.fullmatch(text) for text in texts]
         match = next(filter(None, found), None)
@@ -469,7 +488,7 @@ def _times(column: Column, texts: Array, written: str | None) -> Array:
         wrong = np.array([not ISO_TIME.fullmatch(text) for text in texts])
     if wrong.any():
         how = "ISO 8601" if written is None else repr(written)
-        remedy = column.setting("{kind: time, format: '%d/%m/%Y'}")
+        remedy = column.setting(as_time(texts))
         raise column.error(f"has {quoted(texts[wrong.argmax()])}, which is no time as {how}; set {remedy}")
     if written is None:
         zone = "UTC" if any(":" in text[19:] or text[10:].endswith("Z") for text in texts) else None

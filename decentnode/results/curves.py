@@ -151,9 +151,9 @@ def seconds_axis(simulated: Sequence[bool]) -> Axis:
     return replace(SECONDS, label=f"seconds ({MIXED_TIMES})")
 
 
-def metric_label(metric: Metric) -> str:
-    """The metric with its unit, for an axis."""
-    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
+def metric_label(metric: Metric, names: Mapping[str, str] | None = None) -> str:
+    """The metric with its unit, for an axis; `names`: what stands for its name."""
+    return f"{(names or {}).get(metric.name, metric.title)}{' (%)' if metric.is_fraction else ''}"
 
 
 def axis_of(runs: Sequence[RunCurves], name: str) -> Axis:

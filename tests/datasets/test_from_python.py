@@ -337,6 +337,7 @@ FORMS_OF_PYTHON = {
     "dicts of one input": (({"x": X, "y": Y}, {"x": X[:60], "y": Y[:60]}), {}, PLAIN, None),
     "a column named": ({"name": {"x": X, "kind": Y, "id": Y}}, {"label": "kind", "inputs": ["x"], **SPLIT},
                        {"name": PART, **SPLIT}, None),
+    "columns": ({"x": X, "label": Y}, {}, {"name": PART}, None),
     "columns of numbers": ({"name": {**dict(zip("abcde", X.T, strict=True)), "label": Y}}, SPLIT,
                            {"name": PART, **SPLIT}, None),
     "one part": (PART, SPLIT, {"name": TensorDataset(*PART), **SPLIT}, None),

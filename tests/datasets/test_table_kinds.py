@@ -318,7 +318,12 @@ def test_what_is_found_out_about_columns_is_said():
         (["1,5", "3", "4", "5"], {},
          "has '1,5', as with a decimal comma; set dataset.decimal: ',', or {category}"),
         (["3/12/2019", "13/1/2020"] * 2, {},
-         "has '13/1/2020', as with a time; set {time} (day, month, year), or {category}"),
+         "has '13/1/2020', as with a time; set {time} (%d is the day, %m the month), or {category}"),
+        (["01/25/13", "02/03/13"] * 2, {}, "has '01/25/13', as with a time; set dataset.columns: "
+         "{{v: {{kind: time, format: '%m/%d/%y'}}}} (%d is the day, %m the month), or {category}"),
+        (["29.01.2000", "03.02.2001"] * 2, {"kind": "time"},
+         "has '03.02.2001', which is no time as ISO 8601; set dataset.columns: "
+         "{{v: {{kind: time, format: '%d.%m.%Y'}}}}"),
         (["3/12/2019", "13/1/2020"] * 2, {"kind": "time"},
          "has '13/1/2020', which is no time as ISO 8601; set {time}"),
         (["13/1/2020", "nine", "x", "y"], {"kind": "time", "format": "%d/%m/%Y"},

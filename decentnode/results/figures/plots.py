@@ -319,7 +319,7 @@ def _capitalized(text: str) -> str:
 
 
 def _label(metric: Metric, style: FigureStyle) -> str:
-    return style.names.get(metric.name, metric_label(metric))
+    return metric_label(metric, style.names)
 
 
 def are_many(runs: Sequence[RunCurves]) -> bool:

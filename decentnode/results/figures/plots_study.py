@@ -120,7 +120,9 @@ def _draw(axes: Axes, curves: StudyCurves, style: FigureStyle) -> None:
         x = [curves.axis.scale * value for value in places]
         label = "_" if place else UNFINISHED
         axes.plot(x, y, label=label, color=curve_style.color, linestyle=":", linewidth=1.0)
-    axes.set(xlabel=curves.axis.label, ylabel=style.names.get(curves.metric, curves.label))
+    own = style.names.get(curves.metric)
+    unit = " (%)" if curves.label.endswith(" (%)") else ""
+    axes.set(xlabel=curves.axis.label, ylabel=f"{own}{unit}" if own else curves.label)
     if curves.is_logarithmic:
         logarithmic(axes)
     linear(axes.xaxis, integer=curves.axis.key == "rounds")
@@ -138,7 +140,7 @@ def spread_figure(
             values = [metric.scale * value for value in _last_values(curve, metric)]
             _draw_box(axes, place, values, curve.style)
         axes.set(
-            xlabel=f"{style.names.get(metric.name, metric_label(metric))} of each node",
+            xlabel=f"{metric_label(metric, style.names)} of each node",
             ylim=(len(shown) - 0.4, -0.6),
         )
         axes.set_yticks(range(len(shown)), [style.name_of(curve.name) for curve in shown])
