@@ -102,6 +102,9 @@ def _verdict(first_run: RunFiles, second_run: RunFiles, found: Sequence[str]) ->
         return f"the same models as {first_run.directory}: {first_run.model_hash[:16]}"
     samples = {read_object(run.directory / "run.json").get("dataset") for run in (first_run, second_run)}
     why = [*found, *(["the samples"] if len(samples) > 1 else [])]
+    ends = [run.summary.get("ended_rounds") for run in (first_run, second_run)]
+    if ends[0] != ends[1] and (first_run.settings.get("evaluation") or {}).get("target"):
+        why.append(f"a target ends a run in some round: after {ends[0]} then, {ends[1]} now")
     text = "; ".join(why) or "nothing is known to differ"
     hashes = f"{second_run.model_hash[:16]}, not {first_run.model_hash[:16]}"
     return f"other models than {first_run.directory}: {hashes} ({text})"
