@@ -607,13 +607,16 @@ def image_dataset(
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Exact mean and deviation of each channel of uint8 images, shape (channels, 1, 1), from histograms."""
+    """The `statistics_of` images of shape (n, channels, height, width)."""
     # In blocks, because a view of a mapped file may be larger than the memory.
     return statistics_of(torch.split(images, COUNTED_IMAGES), images.shape[1])
 
 
 def statistics_of(blocks: Iterable[Tensor], channels: int) -> tuple[Tensor, Tensor]:
-    """The same of images that come in blocks of shape (n, channels, height, width)."""
+    """Exact mean and deviation of each channel of uint8 images, shape (channels, 1, 1), from histograms.
+
+    `blocks`: the images, each of shape (n, channels, height, width).
+    """
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.zeros(channels, 256, dtype=torch.float64)
     for block in blocks:

@@ -390,7 +390,10 @@ def inputs_of(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
         for part, column in zip(parts, columns, strict=True):
             part.append(column.missing[:, None].astype(np.float32))
     joined = [np.concatenate(part, axis=1) for part in parts]
-    return Inputs(train, kind, joined, tuple(names), standardized, fitted, missing, fill, levels=levels)
+    return Inputs(
+        train, kind, joined, names=tuple(names), standardized=standardized, fitted=fitted, missing=missing,
+        filled=fill, levels=levels,
+    )  # fmt: skip
 
 
 def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
@@ -429,7 +432,10 @@ def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
         inputs[known, part[known]] = 1
         parts.append(inputs)
     names = tuple(f"{train.name}={level}" for level in levels)
-    return Inputs(train, "category", parts, names, 0, fitted, missing, fill, unknown, tuple(levels))
+    return Inputs(
+        train, "category", parts, names=names, standardized=0, fitted=fitted, missing=missing, filled=fill,
+        unknown=unknown, levels=tuple(levels),
+    )  # fmt: skip
 
 
 def _ordered(

@@ -99,13 +99,14 @@ def study_curves(
     against = "" if metric is None and axis is ROUNDS else f" against {axis.name}"
     stem = f"{metric.name}_{x}" if metric else DISTANCE if axis is ROUNDS else f"{DISTANCE}_{x}"
     return StudyCurves(
-        f"{stem}{f'_{part}' if part else ''}",
-        axis,
-        f"{title[0].upper()}{title[1:]}{against}{f', {part}' if part else ''}",
-        DISTANCE if metric is None else metric.name,
-        "consensus distance, relative" if metric is None else metric_label(metric),
-        bands,
-        others,
+        # Of a file, and of a part of a page: without spaces.
+        name=f"{stem}_{part}".replace(" ", "_") if part else stem,
+        axis=axis,
+        title=f"{title[0].upper()}{title[1:]}{against}{f', {part}' if part else ''}",
+        metric=DISTANCE if metric is None else metric.name,
+        label="consensus distance, relative" if metric is None else metric_label(metric),
+        bands=bands,
+        others=others,
         is_logarithmic=metric is None,
     )
 
