@@ -278,3 +278,15 @@ def test_runs_of_which_none_has_finished_are_refused_in_one_line(tmp_path, call)
     run = make_run(tmp_path / "a", [], done=False)
     code, _, message = call("report", run, "--paper", tmp_path / "p")
     assert code == 2 and "no run has finished" in message and message.count("\n") == 1
+
+
+def test_many_variants_without_axes_are_divided_by_their_results(tmp_path):
+    for place in range(9):
+        share = 0.5 + 0.05 * place
+        make_run(tmp_path / f"run-{place}", [(share, share)], sharing=f"scheme{place}")
+    study = Study(tmp_path)
+    shown = {figure.name: [*figure.bands] for figure in figures_of(study.variants)}
+    assert shown["accuracy_rounds_places_1_to_8"] == [f"scheme{8 - place}" for place in range(8)]
+    assert shown["accuracy_rounds_places_9_to_9"] == ["scheme0"]
+    parsed = Page(page(study))
+    assert len(parsed.ids) == len(set(parsed.ids)) and not any(" " in name for name in parsed.figures)
