@@ -17,6 +17,8 @@ VALIDATION = "validation_"
 """The prefix of the names of metrics on validation samples."""
 LOCAL = "local_"
 """The prefix of the names of metrics on each node's own test samples."""
+POOLED = LOCAL + "pooled_"
+"""The prefix of the names of metrics on the nodes' own test samples together."""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -46,6 +48,16 @@ class Metric(msgspec.Struct, frozen=True):
     def is_of_local(self) -> bool:
         """Whether it is measured on each node's own test samples."""
         return self.name.startswith(LOCAL)
+
+    @property
+    def of_pooled(self) -> "Metric":
+        """Returns this metric on the test samples of all nodes together, each judged by its own node."""
+        return msgspec.structs.replace(self, name=POOLED + self.name)
+
+    @property
+    def is_of_pooled(self) -> bool:
+        """Whether it is one number for all nodes together, which each of them has in a row."""
+        return self.name.startswith(POOLED)
 
     @property
     def is_of_class(self) -> bool:

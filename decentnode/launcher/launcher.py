@@ -223,7 +223,9 @@ class Launcher:
         self._target = Target(*experiment.plan.target) if experiment.plan.target else None
         self._end_is_logged = False
         """Whether an event says after which round all nodes end at the target."""
-        self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", log_event=self._event_log.log)
+        self.evaluations = EvaluationLog(
+            self.run_dir / "evaluations.jsonl", experiment.plan.pool, log_event=self._event_log.log
+        )
         self.membership.register(self._report_dispatcher)
         self._restarts.register(self._report_dispatcher)
         self._incidents.register(self._report_dispatcher)

@@ -3,7 +3,7 @@
 The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -16,6 +16,7 @@ from decentnode.communication.launcher_link.reports import (
     MOST_BYTES,
     DiskProblem,
     Evaluated,
+    PooledPiece,
     Published,
     Reporter,
 )
@@ -28,21 +29,25 @@ from decentnode.datasets.base import Dataset, Samples, draw
 from decentnode.datasets.normalizer import Normalizer
 from decentnode.datasets.ragged import Rows
 from decentnode.errors import BadInput
-from decentnode.formats.metrics import LOCAL, VALIDATION, Metric
+from decentnode.formats.metrics import LOCAL, POOLED, VALIDATION, Metric
 from decentnode.formats.records import Records, RoundRecord, private_megabytes
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
-from decentnode.node.checkpoint.packed_state import packed
+from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.participant import AfterRound
 from decentnode.node.run_samples import RunSamples
-from decentnode.training.evaluation import MakeMeasure, batch_size, evaluate, specs_of
-from decentnode.training.metrics.base import Kind
+from decentnode.training.evaluation import EvaluationScores, MakeMeasure, batch_size, evaluate, specs_of
+from decentnode.training.metrics.base import Kind, Measure
 from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
 MOST_KEPT = 1 << 28
 """Predicted numbers that a metric may keep in an evaluation: 1 GB in float32."""
+MOST_POOLED = 1 << 22
+"""Numbers predicted for the test samples of all nodes that a metric may keep to be pooled: 16 MB."""
+PIECE_BYTES = 2900
+"""Bytes of a piece of what metrics have taken; text of a report has 4 letters for 3 of them."""
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
@@ -86,6 +91,8 @@ class EvaluationPlan:
     """How each rank normalizes samples; empty: all do it as the samples say."""
     listed: tuple[MakeMeasure, ...] = ()
     """The metrics of `evaluation.metrics`."""
+    pooled: tuple[MakeMeasure, ...] = ()
+    """Those of them that have a number for the own test samples of all nodes together."""
     metrics: tuple[Metric, ...] = ()
     """What is measured, the headline first; on validation and own samples last."""
     target: tuple[Metric, float] | None = None
@@ -105,12 +112,23 @@ class EvaluationPlan:
         task: Task = settings.task.make()
         width = 2 if task.kind == "binary" else run_samples.width
         listed = tuple(plugin.make for plugin in tests.metrics)
-        _check(listed, task.kind, width, samples.labels)
+        tried = _tried(listed, task.kind, width, samples.labels)
         specs = specs_of(task, listed, dataset.num_classes, width)
         metrics = tuple(Metric(*spec) for spec in specs)
         of_validation = tuple(metric.of_validation for metric in metrics if dataset.validation is not None)
         local = run_samples.own_tests
-        metrics += of_validation + tuple(metric.of_local for metric in metrics if local)
+        kept = width * sum(prod(of_node.labels.shape) for of_node in local)
+        pooled = {
+            make: metric.names(width)
+            for make, metric in zip(listed, tried, strict=True)
+            if local and metric.pools and not (metric.keeps_predictions and kept > MOST_POOLED)
+        }
+        of_pooled = {name for names in pooled.values() for name in names}
+        metrics += (
+            *of_validation,
+            *(metric.of_local for metric in metrics if local),
+            *(metric.of_pooled for metric in metrics if metric.name in of_pooled),
+        )
         if (needed := report_bytes(metric.name for metric in metrics)) > MOST_BYTES:
             raise BadInput.at(
                 "task",
@@ -122,7 +140,7 @@ class EvaluationPlan:
             drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
             ranks=tests.tested(nodes) if sample is None else sample, last_ranks=sample,
             adversaries=settings.adversary_ranks, validation=dataset.validation, local=local,
-            normalizers=run_samples.normalizers, listed=listed, metrics=metrics,
+            normalizers=run_samples.normalizers, listed=listed, pooled=(*pooled,), metrics=metrics,
             target=_target(tests, {metric.name: metric for metric in metrics}),
         )  # fmt: skip
 
@@ -153,32 +171,52 @@ class EvaluationPlan:
         return self.samples if self.drawn is None or self.is_last(round) else self.drawn
 
     def measured(
-        self, round: int, test: Callable[[Samples], dict[str, float]], rank: int | None = None
-    ) -> dict[str, float]:
+        self, round: int, test: Callable[[Samples], EvaluationScores], rank: int | None = None
+    ) -> EvaluationScores:
         """The metrics after this round by name, those on the validation samples with `validation_` before it.
 
         `test`: the metrics of a model on some samples; `rank`: the node whose model it is, which is also
         tested on the node's own samples (`local_`), if there are any, and on all as the node normalizes them.
+        The `measures` of what is returned are those of its own samples.
         """
         if rank is not None and self.normalizers:
             test = partial(_on_normalized, test, self.normalizers[rank])
-        scores = test(self.samples_after(round))
+        scores = EvaluationScores(test(self.samples_after(round)))
         if self.validation is not None:
-            scores |= {VALIDATION + name: value for name, value in test(self.validation).items()}
+            scores.update({VALIDATION + name: value for name, value in test(self.validation).items()})
         if rank is not None and self.local and len(self.local[rank]):
-            scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
+            of_own = test(self.local[rank])
+            scores.update({LOCAL + name: value for name, value in of_own.items()})
+            scores.measures = of_own.measures
         return scores
+
+    def pieces(self, rank: int, round: int, scores: EvaluationScores) -> Iterator[PooledPiece]:
+        """Yields what is pooled of a node's own samples, in pieces that a report has room for."""
+        if self.pooled and scores.measures:
+            by_label = {measure.label: measure for measure in scores.measures}
+            content = packed([by_label[make().label].state_dict() for make in self.pooled])
+            starts = range(0, len(content), PIECE_BYTES)
+            for index, start in enumerate(starts):
+                yield PooledPiece(rank, round, index, len(starts), content[start : start + PIECE_BYTES])
+
+    def pool(self, contents: Iterable[bytes]) -> dict[str, float]:
+        """The pooled metrics by name, from the joined pieces of each node."""
+        measures = [make() for make in self.pooled]
+        for content in contents:
+            for measure, taken in zip(measures, unpacked(content), strict=True):
+                measure.join(taken)
+        return {POOLED + name: value for one in measures for name, value in one.values().items()}
 
 
 def _on_normalized(
-    test: Callable[[Samples], dict[str, float]], normalizer: Normalizer, samples: Samples
-) -> dict[str, float]:
+    test: Callable[[Samples], EvaluationScores], normalizer: Normalizer, samples: Samples
+) -> EvaluationScores:
     return test(normalizer.of(samples))
 
 
-def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> None:
-    """Raises BadInput for the first metric that predictions for these labels do not have."""
-    numbers = width * prod(labels.shape)
+def _tried(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows) -> list[Measure]:
+    """Returns an object of each; raises BadInput for the first that predictions for these labels lack."""
+    numbers, tried = width * prod(labels.shape), []
     for index, make in enumerate(metrics):
         key, measure = f"evaluation.metrics[{index}]", make()
         try:
@@ -188,6 +226,8 @@ def _check(metrics: Sequence[MakeMeasure], kind: Kind, width: int, labels: Rows)
         if measure.keeps_predictions and numbers > MOST_KEPT:
             what = f"{measure.label} would keep {numbers:,} predicted numbers until the end of an evaluation"
             raise BadInput.at(key, f"{what}, more than {MOST_KEPT:,}; lower dataset.test_size")
+        tried.append(measure)
+    return tried
 
 
 def _target(evaluation: EvaluationSettings, metrics: dict[str, Metric]) -> tuple[Metric, float] | None:
@@ -284,13 +324,16 @@ class NodeEvaluation(AfterRound):
         if is_tested and not in_background:
             training, plan = self.training, self.plan
             training.prepare_evaluation(record.round)
-            record.metrics = self.scores = plan.measured(
+            scores = plan.measured(
                 record.round,
                 lambda samples: evaluate(
                     training.objective, samples, plan.batch_size, training.hooks.beat, plan.listed
                 ),
                 record.rank,
             )
+            record.metrics = self.scores = dict(scores)
+            for piece in plan.pieces(record.rank, record.round, scores):
+                resources.reporter.send(piece)
             resources.reporter.send(Evaluated(record.rank, record.round, record.metrics))
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)

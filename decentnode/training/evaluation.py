@@ -17,6 +17,14 @@ from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
 from decentnode.training.tasks.base import Task
 
+
+class EvaluationScores(dict[str, float]):
+    """The metrics of an evaluation, by name."""
+
+    measures: Sequence[Measure] = ()
+    """What has measured those beside the sums of the task."""
+
+
 MakeMeasure = Callable[[], Measure]
 """Returns a new object, for one evaluation."""
 BATCH_SIZE, LINEAR_BATCH_SIZE = 64, 512
@@ -35,7 +43,7 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
     beat: Callable[[], None] | None = None,
     metrics: Sequence[MakeMeasure] = (),
-) -> dict[str, float]:
+) -> EvaluationScores:
     """The metrics over all samples, by name, in evaluation mode; restores the mode of the module.
 
     These are first the `metrics`, then those of the task. `beat` is called after every batch.
@@ -65,7 +73,9 @@ def evaluate(
         for name, number in objective.generated(samples, batch_size, beat).items():
             sums[name] += number
     measured = {name: value for metric in measures for name, value in metric.values().items()}
-    return measured | objective.task.values(sums, count)
+    scores = EvaluationScores(measured | objective.task.values(sums, count))
+    scores.measures = measures
+    return scores
 
 
 def measures_of(task: Task, metrics: Sequence[MakeMeasure]) -> list[Measure]:
@@ -114,7 +124,7 @@ class VectorTest:
 
     def run(
         self, samples: Samples, batch_size: int, beat: Callable[[], None] | None = None
-    ) -> dict[str, float]:
+    ) -> EvaluationScores:
         """The metrics of the loaded vector over all samples, by name."""
         return evaluate(self._objective, samples, batch_size, beat=beat, metrics=self._metrics)
 

@@ -3,7 +3,10 @@
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import sklearn.metrics as sk
@@ -12,14 +15,17 @@ import torchmetrics.classification as of_classes
 import torchmetrics.regression as of_numbers
 from torch import nn
 
+from decentnode.communication.launcher_link.reports import Evaluated, Published
 from decentnode.config.loader import understand
 from decentnode.config.python_source import document_of
 from decentnode.core.registry import METRICS
 from decentnode.datasets.base import IGNORED, Samples
 from decentnode.errors import BadInput
+from decentnode.launcher.state.evaluation_log import EvaluationLog
+from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate, specs_of
-from decentnode.training.metrics import Measure
+from decentnode.training.metrics import Measure, Predictions
 from decentnode.training.metrics.foreign import metric_of
 from decentnode.training.objective import Objective
 from decentnode.training.tasks import Binary, Classification, MultiLabel, Regression, Segmentation
@@ -161,6 +167,39 @@ def test_a_class_of_torchmetrics_joins_batches_by_its_own_rules(name, kind, cls,
         assert found == pytest.approx(expected, rel=1e-9)
         assert label == re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     assert judged(name, kind)[name] == pytest.approx(expected, rel=1e-6)
+
+
+POOLED = [(name, kind, METRICS.find(name), {}) for name, kind, _ in CASES]
+POOLED += [
+    *OF_TORCHMETRICS,
+    ("kappa", "multiclass", of_classes.MulticlassCohenKappa, {"num_classes": CLASSES}),
+    ("mape", "regression", of_numbers.MeanAbsolutePercentageError, {}),
+    ("spearman", "one number", of_numbers.SpearmanCorrCoef, {}),
+    ("pearson", "one number", of_numbers.PearsonCorrCoef, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "cls", "options"), POOLED)
+def test_nodes_with_uneven_samples_have_the_number_of_all_samples(name, kind, cls, options):
+    """Each node has samples of another size, one of them a single sample, and batches of another size."""
+    (_, outputs, labels), kind = TASKS[kind.replace("one number", "regression")], kind
+    if kind == "one number":
+        outputs, labels, kind = outputs[:, 0], labels[:, 0], "regression"
+    outputs = outputs[:, 0] if kind == "binary" else outputs
+    whole, pool = (metric_of(cls, {}) for _ in range(2))
+    whole.add(Predictions(kind, outputs, labels))
+    starts = 0, 1, 4, 44, SAMPLES
+    for size, (start, end) in enumerate(pairwise(starts), 3):
+        of_node = metric_of(cls, {})
+        for at in range(start, end, size):
+            rows = slice(at, min(at + size, end))
+            of_node.add(Predictions(kind, outputs[rows], labels[rows]))
+        pool.join(unpacked(packed(of_node.state_dict())))
+    expected = whole.values()
+    assert pool.values() == pytest.approx(expected, abs=1e-9) and all(map(math.isfinite, expected.values()))
+    nothing = metric_of(cls, {})
+    nothing.join(unpacked(packed(metric_of(cls, {}).state_dict())))
+    assert all(map(math.isnan, nothing.values().values()))
 
 
 def near(values, labels, distance=1):
@@ -311,6 +350,46 @@ def test_a_run_has_named_metrics_functions_and_objects_of_torchmetrics(tmp_path)
         assert scores["micro"] == pytest.approx(scores["accuracy"], abs=1e-12)
         assert scores["Wrong"] == pytest.approx(SAMPLES * (1 - scores["accuracy"]), abs=1e-9)
         assert scores["exactly"] == pytest.approx(scores["accuracy"], abs=1e-12)
+
+
+def test_own_test_samples_of_all_nodes_are_judged_together(tmp_path):
+    """Each by its own node; a piece that is lost leaves no number."""
+    names = ["f1_macro", "near", "auroc", "multiclass_cohen_kappa"]
+    listed = ["f1_macro", near, "auroc", of_classes.MulticlassCohenKappa(10)]
+    partition = {"name": "sizes", "sizes": [0.6, 0.3, 0.1]}
+    dataset = {"name": "digits", "train_size": 200, "test_size": 300, "partition": partition}
+    tests = {"evaluation.metrics": listed, "evaluation.node_test_split": True}
+    experiment = run_of(dataset=dataset, model={"name": "mlp", "hidden": []}, **tests)
+    plan, seen = experiment.plan, []
+    assert [metric.name for metric in plan.metrics][-4:] == [f"local_pooled_{name}" for name in names]
+    log = EvaluationLog(tmp_path / "evaluations.jsonl", plan.pool)
+    for node in Nodes(experiment, tmp_path / "run").begin().run(0, 1).nodes:
+        objective, own = node.training.objective, plan.local[node.rank]
+        scores = plan.measured(
+            0, partial(evaluate, objective, batch_size=7, metrics=plan.listed), rank=node.rank
+        )
+        pieces = [*plan.pieces(node.rank, 0, scores)]
+        assert len(pieces) > 1
+        for round, kept in enumerate((pieces[::-1], pieces[1:])):
+            log.add(Published(node.rank, round, 0.0, 0, 0.0, published=False))
+            for piece in kept:
+                log.add(msgspec.structs.replace(piece, round=round))
+            log.add(Evaluated(node.rank, round, dict(scores)))
+        batch = own.batch(torch.arange(len(own)))
+        seen.append(objective.predictions(objective(batch)[0].detach(), batch))
+    sizes = [len(part.labels) for part in seen]
+    assert sorted(sizes) != sizes and sum(sizes) == 300
+    whole = Predictions.joined(seen)
+    y, p, g = whole.labels.numpy(), whole.values.numpy(), whole.classes.numpy()
+    expected = (
+        sk.f1_score(y, g, average="macro"),
+        (abs(y - g) <= 1).mean(),
+        sk.roc_auc_score(y, p, multi_class="ovr"),
+    )
+    rows = log.complete({0: 1, 1: 1, 2: 1}, observed=False)
+    for name, number in zip(names, (*expected, sk.cohen_kappa_score(y, g)), strict=True):
+        assert rows[0].values(f"local_pooled_{name}") == pytest.approx([number] * 3, abs=1e-9)
+        assert rows[1].values(f"local_pooled_{name}") == [None] * 3
 
 
 def test_what_does_not_fit_the_samples_is_refused_before_the_start(monkeypatch):

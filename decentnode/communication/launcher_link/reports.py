@@ -72,6 +72,14 @@ class Evaluated(RoundReport, frozen=True, tag="evaluated"):
     """The scores by name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
 
 
+class PooledPiece(RoundReport, frozen=True, tag="pooled"):
+    """A piece of what metrics have taken of a node's own test samples; sent before `Evaluated`."""
+
+    index: int
+    pieces: int
+    content: bytes
+
+
 class PeerMissing(RoundReport, frozen=True, tag="missing"):
     """A node continues without a peer."""
 
@@ -212,9 +220,9 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Report = (
-    Ready | RoundProgress | Published | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
-    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Degraded | Finished | Stopped
-    | Checkpointed | NotCheckpointed | Failed | Exited
+    Ready | RoundProgress | Published | Evaluated | PooledPiece | PeerMissing | PeerBack | Restarted
+    | Rejoined | Rejected | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Degraded | Finished
+    | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 CHECK_INTERVAL = 1.0

@@ -21,6 +21,7 @@ import torch
 from decentnode.communication.device.staging import device_for
 from decentnode.communication.launcher_link.reports import (
     Evaluated,
+    PooledPiece,
     Published,
     Report,
     Reporter,
@@ -160,14 +161,15 @@ class EvaluatorPool:
         self._waiting_published.append(published)
         self._distribute()
 
-    def reports(self) -> list[Evaluated]:
+    def reports(self) -> list[Evaluated | PooledPiece]:
         """Returns finished evaluations; those that failed have no metrics."""
-        evaluated: list[Evaluated] = []
+        evaluated: list[Evaluated | PooledPiece] = []
         now = self._clock.now()
         for evaluator in [*self._evaluators]:
             for report in evaluator.reader.read():
-                if isinstance(report, Evaluated):
+                if isinstance(report, Evaluated | PooledPiece):
                     evaluated.append(report)
+                if isinstance(report, Evaluated):
                     evaluator.published = None
             if (beats := self.board.beats_of(evaluator.index)) != evaluator.beats:
                 evaluator.beats, evaluator.since = beats, now
@@ -250,4 +252,6 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
         # As the node would have them.
         seed_generators(key(experiment.settings.seed, "evaluate", round, rank), on_cpu=False)
         scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=beat), rank)
+        for piece in plan.pieces(rank, round, scores):
+            reporter.send(piece)
         reporter.send(Evaluated(rank, round, scores))

@@ -174,6 +174,9 @@ def _quality(summary: dict[str, Any]) -> Lines:
             mean, std, least, most = (metric.number(scores[key]) for key in ("mean", "std", "min", "max"))
             tested, finished = summary["tested_nodes"], summary["finished_nodes"]
             of = f" (over {tested:,} of {counted(finished, 'node')})" if tested < finished else ""
+            if metric.is_of_pooled:
+                yield metric.title, metric.text(scores["mean"])
+                continue
             if metric.is_of_local:
                 some = summary["local_nodes"] < finished
                 of = f" ({summary['local_nodes']} nodes with test samples of their own)" if some else ""

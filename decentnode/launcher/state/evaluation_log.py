@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
-from decentnode.communication.launcher_link.reports import Evaluated, Published, Report
+from decentnode.communication.launcher_link.reports import Evaluated, PooledPiece, Published, Report
 from decentnode.core.line_file import LineFile
-from decentnode.formats.metrics import Values
+from decentnode.errors import explained
+from decentnode.formats.metrics import LOCAL, Values
 from decentnode.formats.reader import EvaluationRow, read_evaluations
 from decentnode.launcher.state.dispatcher import Dispatcher
 
@@ -36,9 +38,13 @@ class EvaluationLog:
     """Evaluated rounds, combined from the nodes' reports and the observations."""
 
     path: Path
+    pool: Callable[[Iterable[bytes]], Mapping[str, float]] = lambda contents: {}
+    """Makes the metrics of all nodes' own test samples of what each has taken."""
     reports: dict[int, dict[int, Published]] = field(default_factory=dict)
     metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
     """The scores of evaluations, by round and rank; empty if an evaluation failed."""
+    pieces: dict[int, dict[int, dict[int, PooledPiece]]] = field(default_factory=dict)
+    """By round, rank and index."""
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
     """Rows that are written, by round, in this order; the highest round need not be the last one."""
@@ -57,13 +63,14 @@ class EvaluationLog:
     def register(self, dispatcher: Dispatcher[Report]) -> None:
         """Registers for evaluations of all nodes."""
         dispatcher.register(Published, self.add)
+        dispatcher.register(PooledPiece, self.add)
         dispatcher.register(Evaluated, self.add)
 
     def adopt(self, rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
         """Writes rows that the coordinator has combined; returns those that are new here."""
         new = [row for row in rows if row.round not in self.rows]
         for row in new:
-            for known in (self.reports, self.metrics, self.observations):
+            for known in (self.reports, self.metrics, self.pieces, self.observations):
                 known.pop(row.round, None)
         self._write(new)
         return new
@@ -72,13 +79,15 @@ class EvaluationLog:
         """Closes the file; returns what could not be written in one line, or an empty text."""
         return self._file.close()
 
-    def add(self, report: Published | Evaluated) -> None:
+    def add(self, report: Published | Evaluated | PooledPiece) -> None:
         """Records one node's evaluation, unless the row of its round is written."""
         if report.round in self.rows:
             return
         if isinstance(report, Published):
             self._announced[report.round] += report.evaluation != "none"
             self.reports.setdefault(report.round, {})[report.rank] = report
+        elif isinstance(report, PooledPiece):
+            self.pieces.setdefault(report.round, {}).setdefault(report.rank, {})[report.index] = report
         else:
             self.metrics.setdefault(report.round, {})[report.rank] = report.metrics
 
@@ -149,6 +158,7 @@ class EvaluationLog:
         metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
         published = sorted(self.reports.pop(round).items())
         reports = {r: report for r, report in published if report.evaluation == "none" or r in metrics}
+        metrics = self._with_pooled(round, metrics)
         if not metrics:
             return None
         seen = self.observations.get(round)
@@ -166,6 +176,24 @@ class EvaluationLog:
             consensus_distance=seen.consensus_distance,
             average_model={**seen.average_model} if seen.average_model else None,
         )
+
+    def _with_pooled(self, round: int, metrics: dict[int, Values]) -> dict[int, Values]:
+        """Returns them with the pooled ones, which each node has that was tested on samples of its own.
+
+        They are None where a piece was lost, or cannot be read.
+        """
+        pieces = self.pieces.pop(round, {})
+        tested = [rank for rank, of in metrics.items() if any(name.startswith(LOCAL) for name in of)]
+        parts = [[piece for _, piece in sorted(pieces.get(rank, {}).items())] for rank in tested]
+        are_whole = all(part and len(part) == part[0].pieces for part in parts)
+        contents = [b"".join(piece.content for piece in part) for part in parts] if are_whole else []
+        try:
+            numbers = self.pool(contents)
+        except Exception as error:  # another machine may send anything, and a metric of the user's raise it
+            self.log_event("evaluation", f"no pooled metrics after round {round + 1}: {explained(error)}")
+            numbers = self.pool([])
+        known = {name: number if isfinite(number) else None for name, number in numbers.items()}
+        return {rank: {**of, **known} if rank in tested else of for rank, of in metrics.items()}
 
 
 def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:

@@ -2,11 +2,11 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ WORDS: dict[Kind, str] = {
 """What the kinds are, for messages."""
 OF_CLASSES: tuple[Kind, ...] = ("binary", "multiclass", "multilabel")
 LABEL = re.compile(r"[A-Za-z]\w*")
-TAKEN = ("validation_", "local_")
+TAKEN = ("validation_", "local_", "pooled_")
 """How names begin on other samples than those of the test."""
 
 
@@ -138,6 +138,11 @@ class Measure(ABC):
         """Whether all predictions of an evaluation are kept until its end."""
         return type(self).state is Measure.state
 
+    @property
+    def pools(self) -> bool:
+        """Whether the number of all nodes' samples together can be had from what each node has taken."""
+        return True
+
     def names(self, width: int) -> tuple[str, ...]:
         """The names of its numbers; `width`: the number of classes, labels or outputs."""
         return (self.label,)
@@ -169,6 +174,25 @@ class Measure(ABC):
         names = self.names(self._width)
         numbers = self._numbers() if self._are_finite else None
         return dict(zip(names, numbers or [nan] * len(names), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has taken, for `join`: numbers, texts and tensors on the CPU."""
+        taken: dict[str, Any] = {"width": self._width, "finite": self._are_finite}
+        if self._predictions:
+            whole = Predictions.joined(self._predictions)
+            taken |= {"kind": whole.kind, "scores": whole.scores.cpu(), "labels": whole.labels.cpu()}
+        elif self._total is not None:
+            taken["total"] = self._total.cpu()
+        return taken
+
+    def join(self, taken: Mapping[str, Any]) -> None:
+        """Takes what another object of the same options has taken, such as that of another node."""
+        self._width = max(self._width, taken["width"])
+        self._are_finite &= taken["finite"]
+        if "kind" in taken:
+            self._predictions.append(Predictions(taken["kind"], taken["scores"], taken["labels"]))
+        elif "total" in taken:
+            self._total = taken["total"] if self._total is None else self._total + taken["total"]
 
     def _numbers(self) -> list[float] | None:
         """The numbers in the order of `names`; None without samples."""

@@ -95,6 +95,9 @@ class OfModule(Foreign):
     """
 
     _module: Any = field(default=None, init=False, repr=False, compare=False)
+    _kind: Kind = field(default="multiclass", init=False, repr=False, compare=False)
+    _joined: list[Mapping[str, Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """States of other objects, by name."""
 
     def __post_init__(self) -> None:
         bounds = (getattr(self.given, f"plot_{end}_bound", None) for end in ("lower", "upper"))
@@ -106,7 +109,9 @@ class OfModule(Foreign):
 
     @property
     def keeps_predictions(self) -> bool:
-        return False
+        """Whether it has lists; known once it was tried."""
+        states = getattr(self._module, "metric_state", {})
+        return any(isinstance(state, list) for state in states.values())
 
     def value(self, state: State) -> float:
         raise NotImplementedError("the object computes it of its own state")
@@ -114,11 +119,12 @@ class OfModule(Foreign):
     def _add(self, predictions: Predictions) -> None:
         with self._explaining():
             if self._module is None:
-                self._module = self._made(predictions).to(predictions.scores.device)
+                self._kind = predictions.kind
+                self._module = self._made().to(predictions.scores.device)
             self._module.update(predictions.values, predictions.labels)
 
-    def _made(self, predictions: Predictions) -> Any:
-        kind, width = predictions.kind, predictions.width
+    def _made(self) -> Any:
+        kind, width = self._kind, self._width
         of_run = {"task": kind, "num_classes": width if kind == "multiclass" else None}
         of_run["num_labels"] = width if kind == "multilabel" else None
         known = {name: of_run[name] for name in of_run if name in signature(self.given).parameters}
@@ -129,11 +135,47 @@ class OfModule(Foreign):
         # Its sums are in 32 bits otherwise.
         return made.set_dtype(torch.float64) if hasattr(made, "set_dtype") else made
 
+    @property
+    def pools(self) -> bool:
+        return hasattr(self._module, "metric_state")
+
+    def state_dict(self) -> dict[str, Any]:
+        taken = super().state_dict()
+        if self._module is not None:
+            states = {n: s for n, s in self._module.metric_state.items() if not isinstance(s, list) or s}
+            joined = {
+                n: torch.cat([*map(torch.atleast_1d, s)]) if isinstance(s, list) else s
+                for n, s in states.items()
+            }
+            taken |= {"kind": self._kind, "states": {name: state.cpu() for name, state in joined.items()}}
+        return taken
+
+    def join(self, taken: Mapping[str, Any]) -> None:
+        self._width = max(self._width, taken["width"])
+        self._are_finite &= taken["finite"]
+        if "states" in taken:
+            self._kind = taken["kind"]
+            self._joined.append(taken["states"])
+
+    def _reduced(self) -> Any:
+        """The object with the states of all that were joined, as it reduces those of processes."""
+        module, of_each = self._made(), iter(self._joined[0])
+        for name, state in self._joined[0].items():
+            setattr(module, name, [state] if isinstance(getattr(module, name), list) else state)
+
+        def gather(state: Tensor, group: object = None) -> list[Tensor]:
+            name = next(of_each)
+            return [states[name] for states in self._joined]
+
+        module.dist_sync_fn, module.distributed_available_fn = gather, lambda: True
+        module._update_count = len(self._joined)
+        return module
+
     def _numbers(self) -> list[float] | None:
-        if self._module is None:
+        if self._module is None and not self._joined:
             return None
         with self._explaining():
-            value = self._module.compute()
+            value = (self._module if self._module is not None else self._reduced()).compute()
             if not isinstance(value, Tensor) or value.numel() != 1:
                 what = f"{value.numel()} numbers" if isinstance(value, Tensor) else type(value).__name__
                 raise BadInput(
