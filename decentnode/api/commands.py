@@ -22,7 +22,8 @@ Configuration = str | Path | Mapping[str, Any] | Settings
 def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -> dict[str, Any]:
     """Checks a configuration, and returns it with its defaults filled in; raises BadInput with every defect.
 
-    `load`: whether to load the dataset and make one dry round, too.
+    `load`: whether to load the dataset and make one dry round, too. What columns of a table became, and what
+    the user should know, goes to stderr, a line each.
     """
     answer = answer_of(CommandRequest("validate", values_of(config), overrides, loads=load), shows=False)
     return answer.values

@@ -209,7 +209,8 @@ def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     if request.loads:
         with with_locations(request.source, overrides):
             experiment = Experiment.from_settings(settings)
-            for line in (*experiment.samples.dataset.notices, *dry_round.check(experiment).notices):
+            found = experiment.samples.dataset
+            for line in (*found.schema, *found.notices, *dry_round.check(experiment).notices):
                 print(line, file=sys.stderr)
     return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
 

@@ -284,6 +284,8 @@ def as_tensor(values: Any) -> Tensor:
             tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError, RuntimeError) as error:
         remedy = "texts are ids first: tokenize them" if _are_texts(values) else FORMS
+        if hasattr(values, "columns"):
+            remedy = "its texts are read in a table: {'train': X.assign(label=y), 'label': 'label'}"
         raise DatasetError.at(
             "dataset", f"{type(values).__name__} is no tensor of numbers; {remedy}"
         ) from error

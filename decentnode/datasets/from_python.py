@@ -319,8 +319,8 @@ def _remedy(value: Any) -> str:
         return "pass its dataset (loader.dataset), and its batch size as training.batch_size"
     if hasattr(value, "columns"):
         return (
-            "give (frame[features].to_numpy(), frame[label].to_numpy()), or write it with "
-            "to_csv(..., index=False), and use {'name': 'table', 'path': ...}"
+            "give tables as {'train': frame, 'test': frame, 'label': COLUMN}, also with 'validation', or "
+            "(frame[features].to_numpy(), frame[label].to_numpy()) for each part"
         )
     return FORMS
 

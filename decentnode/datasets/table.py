@@ -42,6 +42,8 @@ SAMPLE_FEATURES = 8
 Part = Mapping[str, Column]
 """The columns of training rows, or of test rows, by name."""
 Standardize = Literal["all", "node", "none"]
+TABLES = {"train": "training", "test": "test", "validation": "validation"}
+"""The parts that tables may be, in this order."""
 SCALES = {
     "all": "are those of the rows of all nodes, who must know them before they train",
     "node": "are those of each node's own rows, which tells other nodes nothing before it trains",
@@ -99,7 +101,7 @@ class TableDataset(Dataset):
 
     @abstractmethod
     def tables(self) -> Sequence[RawTable]:
-        """Returns the table, or those to train and to test with."""
+        """Returns the table, or those to train, to test and to validate with."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class TableDataset(Dataset):
             groups = groups and [groups[0][rows] for rows in split]
         each = by_name(features, lambda name: inputs_of([part[name] for part in parts], settings[name]))
         inputs = [*each.values()]
-        arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in (0, 1)]
+        arrays = [joined({one.name: one.parts[part] for one in inputs})[0] for part in range(len(parts))]
         found = loaded(
             arrays, labels, groups, classes, names=[name for one in inputs for name in one.names],
             standardized=np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
@@ -283,6 +285,8 @@ class TableFile(TableDataset):
     """The file; not needed for a sample."""
     test_path: Path | None = None
     """A file with the rows to test with; null: a fraction of the rows of `path`."""
+    validation_path: Path | None = None
+    """A file with validation rows, beside those of `test_path`."""
     separator: str = ","
     """The sign between columns of a CSV file."""
     encoding: str = "utf8"
@@ -293,6 +297,8 @@ class TableFile(TableDataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_path(self.path, self)
+        if self.validation_path is not None and self.test_path is None:
+            raise DatasetError.at("dataset.validation_path", "needs test_path, too")
         if len(self.separator) != 1:
             raise DatasetError.at("dataset.separator", f"must be one sign, not {self.separator!r}")
 
@@ -301,15 +307,19 @@ class TableFile(TableDataset):
         return "any CSV, Parquet, Arrow or NPZ file serves; name it as dataset.path"
 
     def tables(self) -> Sequence[RawTable]:
-        files = {"dataset.path": self.path, "dataset.test_path": self.test_path}
+        files = {
+            "dataset.path": self.path, "dataset.test_path": self.test_path,
+            "dataset.validation_path": self.validation_path,
+        }  # fmt: skip
         written = TextFormat(self.separator, self.encoding, self.decimal, self.names)
         return [read_table(path, option, written) for option, path in files.items() if path is not None]
 
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
         suffix = (self.path or Path("x.csv")).suffix.lower()
         files = {"path": directory / f"train{suffix}"}
-        if self.test_path is not None:
-            files["test_path"] = directory / f"test{self.test_path.suffix.lower()}"
+        for option, path in {"test_path": self.test_path, "validation_path": self.validation_path}.items():
+            if path is not None:
+                files[option] = directory / f"{option.removesuffix('_path')}{path.suffix.lower()}"
         names = self.features or tuple(f"feature_{i}" for i in range(SAMPLE_FEATURES))
         for seed, file in enumerate(files.values(), 1):
             made = samples.columns(samples.IMAGES, len(names), self.predict == "number", seed=seed)
@@ -347,28 +357,29 @@ class TableFromPython(TableDataset):
     """Rows of a table that Python has."""
 
     given: ClassVar[Sequence[Any]]
-    """The table, or those to train and to test with."""
+    """The table, or those to train, to test and to validate with."""
     reads_files: ClassVar[bool] = False
 
     def tables(self) -> Sequence[RawTable]:
-        places = ["the table"] if len(self.given) == 1 else ["the training table", "the test table"]
+        names = ["the table"] if len(self.given) == 1 else [f"the {part} table" for part in TABLES.values()]
         return [
-            arrow_table(in_arrow(table, place), place, "dataset", True)
-            for table, place in zip(self.given, places, strict=True)
+            arrow_table(in_arrow(table, name), name, "dataset", True)
+            for table, name in zip(self.given, names, strict=False)
         ]
 
 
 def tables_in(value: object) -> tuple[Any, ...]:
-    """Returns the table that an object is, or the two that it has; empty for others.
+    """Returns the table that an object is, or the two or three that it has; empty for others.
 
     Tables are those of pandas, polars, pyarrow and all that have the Arrow interface for streams.
     """
-    if isinstance(value, Mapping) and {"train"} <= value.keys() <= {"train", "test"}:
-        value = tuple(value[name] for name in ("train", "test") if name in value)
-    parts = value if isinstance(value, tuple) else (value,)
+    parts = value if isinstance(value, tuple) and len(value) < 3 else (value,)
+    # Three need names, which say which is which.
+    if isinstance(value, Mapping) and {*value} in ({"train"}, {"train", "test"}, {*TABLES}):
+        parts = tuple(value[name] for name in TABLES if name in value)
     # A single column of pandas has that interface, too.
     are_tables = all(hasattr(part, "__arrow_c_stream__") and hasattr(part, "columns") for part in parts)
-    return parts if are_tables and 0 < len(parts) < 3 else ()
+    return parts if are_tables else ()
 
 
 def class_of_tables(tables: tuple[Any, ...]) -> type[TableFromPython]:
@@ -435,7 +446,9 @@ def loaded(
     features: Sequence[Array], labels: Sequence[Array], groups: Sequence[Array] | None, classes: int,
     names: Sequence[str], standardized: Array | None = None, standardize: Standardize = "all",
 ) -> LoadedDataset:  # fmt: skip
-    """Returns training and test rows, normalized by the training rows; `names`: of the features.
+    """Returns rows to train, to test and, if there are any, to validate with; `names`: of the features.
+
+    All are normalized by the training rows.
 
     `standardized`: which features are normalized, of the shape of a row; None: all.
     """
@@ -449,17 +462,23 @@ def loaded(
         found = mean_and_deviation(features[0] if chosen.all() else features[0][:, chosen])
         mean[chosen], std[chosen] = (values.reshape(-1) for values in found)
     center, scale = (torch.from_numpy(np.asarray(of, dtype=wide)) for of in (mean, std))
-    train, test = (
+    train, test, *validation = (
         Samples(
             torch.from_numpy(np.ascontiguousarray(features[part], dtype=wide)),
             torch.from_numpy(labels[part]), center, std=scale,
             groups=None if groups is None else torch.from_numpy(groups[part]),
         )
-        for part in (0, 1)
+        for part in range(len(features))
     )  # fmt: skip
     by_node = torch.from_numpy(chosen.copy()) if standardize == "node" else None
     return LoadedDataset(
-        train, test, classes, shape=tuple(train.inputs.shape[1:]), names=tuple(names), by_node=by_node
+        train,
+        test,
+        classes,
+        shape=tuple(train.inputs.shape[1:]),
+        names=tuple(names),
+        by_node=by_node,
+        validation=validation[0] if validation else None,
     )
 
 

@@ -12,7 +12,7 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models.module_state import ModuleState
-from decentnode.training.metrics.base import Measure, MetricSpec
+from decentnode.training.metrics.base import Measure, MetricSpec, OfEach
 from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
 from decentnode.training.tasks.base import Task
@@ -79,10 +79,17 @@ def evaluate(
 
 
 def measures_of(task: Task, metrics: Sequence[MakeMeasure]) -> list[Measure]:
-    """Returns new objects of these metrics, and of those of the task that they do not have."""
+    """Returns new objects of these metrics, and of those of the task that they do not have.
+
+    A metric that both have is as detailed as the task has it, such as with `per_output`.
+    """
+    of_task = {metric.label: metric for metric in task.measures()}
     found: list[Measure] = [make() for make in metrics]
-    labels = {metric.label for metric in found}
-    return [*found, *(metric for metric in task.measures() if metric.label not in labels)]
+    for metric in found:
+        same = of_task.pop(metric.label, None)
+        if isinstance(metric, OfEach) and type(same) is type(metric):
+            metric.per_class |= same.per_class
+    return [*found, *of_task.values()]
 
 
 def specs_of(

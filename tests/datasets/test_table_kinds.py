@@ -168,6 +168,27 @@ def test_tables_of_all_formats_are_the_same_samples(tmp_path):
         assert_same(whole, load_dataset("table", path=str(file), columns=COLUMNS))
 
 
+def test_three_tables_are_encoded_by_the_training_rows(tmp_path):
+    parts = {"train": TRAIN, "test": TEST, "validation": TEST[::-1]}
+    files = {}
+    for (part, frame), option in zip(parts.items(), ("path", "test_path", "validation_path"), strict=True):
+        files[option] = str(tmp_path / f"{part}.csv")
+        frame.to_csv(files[option], index=False)
+    options = {"columns": COLUMNS, "missing": "indicator"}
+    two = load_dataset((TRAIN, TEST), **options)
+    for loaded in (load_dataset(parts, **options), load_dataset("table", **files, **options)):
+        assert torch.equal(loaded.train.inputs, two.train.inputs) and loaded.names == two.names
+        assert torch.equal(loaded.test.inputs, two.test.inputs)
+        backward = loaded.validation.subset(torch.arange(len(TEST)).flip(0))
+        assert torch.equal(backward.inputs, two.test.inputs)
+        assert torch.equal(backward.labels, two.test.labels)
+        assert torch.equal(backward.mean, two.test.mean)
+    with pytest.raises(BadInput, match=r"dataset.validation_path: needs test_path, too$"):
+        load_dataset("table", **{**files, "test_path": None})
+    with pytest.raises(DatasetError, match=r"3 parts are given; name them"):
+        load_dataset((TRAIN, TEST, TEST))
+
+
 def assert_same(one, other):
     assert (one.class_names, one.names, one.schema) == (other.class_names, other.names, other.schema)
     for a, b in ((one.train, other.train), (one.test, other.test)):

@@ -267,6 +267,11 @@ def test_outputs_of_several_numbers_have_one_each():
         assert [found[f"{name}_of_{c}"] for c in range(3)] == pytest.approx(each, rel=1e-9)
 
 
+def test_a_listed_metric_is_as_detailed_as_the_task_has_it():
+    names = [spec.name for spec in specs_of(Regression(per_output=True), [METRICS.find("mae")], 0, 2)]
+    assert names == ["mae", "mae_of_0", "mae_of_1", "rmse", "rmse_of_0", "rmse_of_1", "r2", *names[7:]]
+
+
 @pytest.mark.parametrize("name", ["f1_macro", "accuracy", "auroc"])
 def test_labels_that_do_not_count_are_in_no_metric_and_no_loss(name):
     outputs, labels = SEVERAL
