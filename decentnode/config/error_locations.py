@@ -40,7 +40,8 @@ SECTION_OF: dict[type[BadInput], Key] = {
 KEYS = {
     "weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition",
     "skew": "dataset.skew", "augmentation": "training.augmentation",
-    "privacy": "training.privacy", "distribution": "communication", "slowdown": "training.pace.slowdown",
+    "privacy": "training.privacy", "correlation": "training.privacy.correlation",
+    "distribution": "communication", "slowdown": "training.pace.slowdown",
 }  # fmt: skip
 """The key that names a plug-in, where it is not the name of its kind."""
 

@@ -390,6 +390,9 @@ AUGMENTATIONS = Registry(
     "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
 )
 PRIVACIES = Registry("privacy", "decentnode.training.privacy", "decentnode.training.privacy.base:Privacy")
+CORRELATIONS = Registry(
+    "correlation", "decentnode.training.privacy", "decentnode.training.privacy.correlation:Correlation"
+)
 TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
@@ -410,8 +413,8 @@ LOOPS = Registry("loop", "decentnode.errors", functions=True, given=1)
 """Functions of users alone, which are called with a node."""
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, METRICS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS, DISTRIBUTIONS,
-    SLOWDOWNS,
+    TASKS, METRICS, AUGMENTATIONS, PRIVACIES, CORRELATIONS, TRAININGS, FAULTS, ATTACKS, WRITERS, EXECUTORS,
+    DISTRIBUTIONS, SLOWDOWNS,
 )  # fmt: skip
 
 

@@ -298,6 +298,7 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
         schema["properties"]["evaluation"]["properties"]["metrics"]["items"],
         training["augmentation"]["items"],
         training["privacy"]["anyOf"][0],
+        schema["$defs"]["correlation"],
         {"anyOf": [None, sections["training"]]},
         sections["faults"]["items"],
         sections["adversaries"]["items"],

@@ -586,7 +586,16 @@ privacy: {name: dp_sgd, clip: 0, epsilon: -1, delta: 1.0}
 privacy: {name: dp_sgd, clip: 1, delta: 1.0e-5}
     | 12 training.privacy | give noise, or epsilon, for which the noise is computed
 privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5, sampling: shuffle}
-    | 12 training.privacy.sampling | rdp covers poisson, not shuffle; use that, or accountant: none, which ...
+    | 12 training.privacy.sampling | rdp covers poisson and cyclic, not shuffle; use one of ...
+privacy: {name: dp_sgd, correlation: factorised, clip: 1, noise: 1, delta: 1.0e-5}
+    | 12 training.privacy.correlation | unknown correlation 'factorised'; did you mean 'factorized'? ...
+privacy: {name: dp_sgd, correlation: {name: factorized, band: 0}, clip: 1, noise: 1, delta: 1.0e-5}
+    | 12 training.privacy.correlation.band | must be a whole number > 0 or 'auto' or 'dense', not 0
+privacy: {name: dp_sgd, correlation: {name: square_root, workload: alone}, clip: 1, noise: 1, delta: 1.0e-5}
+    | 12 training.privacy.correlation.workload | unknown option of square_root (known: band)
+privacy: {name: dp_sgd, correlation: anti_pgd, sampling: shuffle, accountant: none, clip: 1, noise: 1,
+    + delta: 1.0e-5}
+    | 12 training.privacy.correlation | is for samples that come by turns; use sampling: poisson or cyclic
 privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}\n  compile: true\n  augmentation: [mixup]\n
     +  scheduler: ReduceLROnPlateau\n  batch_tokens: 100\n  amp: float16
     | 13 training.compile | dp_sgd does not compile the gradients of samples; leave it out

@@ -130,6 +130,13 @@ class ResumePlan:
                 f"rounds can only grow; this run has {before}, not {self.settings.rounds} "
                 f"(for instance rounds={2 * before})"
             )
+        privacy = self.settings.training.privacy
+        if self.settings.rounds > before and privacy is not None and privacy.make().needs_all_rounds:
+            raise BadInput.at(
+                "rounds",
+                f"the correlated noise of this run was planned for {before} rounds, so it cannot get "
+                f"{self.settings.rounds}; begin a new run",
+            )
 
     def refuse_finished(self, nodes: int) -> None:
         """Raises BadInput if no node has rounds left."""

@@ -219,7 +219,9 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         least, most = decimal(min(spent)), decimal(max(spent))
         span = most if least == most else f"{least} to {most}"
         at = f"delta {privacy['delta']:g} by accountant {privacy['accountant']}"
-        yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}"
+        correlation = privacy.get("correlation", "independent")
+        noise = "" if correlation == "independent" else f", with {correlation} noise"
+        yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}{noise}"
     if privacy["planned_rounds"] > summary["rounds"]:
         planned = privacy["planned_rounds"]
         yield (

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import inf, sqrt
 
 import numpy as np
@@ -19,7 +19,6 @@ from decentnode.sharing.base import SharingBase
 from decentnode.sharing.blocks import network_privacy
 from decentnode.sharing.blocks.network_privacy import Matrix, gaussian_epsilon
 from decentnode.sharing.muffliato import Muffliato
-from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
 from decentnode.training.privacy.dp_sgd import DpSgd
 
 MOST_NODES = 1024
@@ -178,19 +177,19 @@ class PrivateStepsOfNodes(Mechanism):
         self._plans = experiment.privacy
         shards = map(experiment.samples.shard, range(self.graph.num_nodes))
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
-        accountant = ACCOUNTANTS[options.accountant]
         # Most nodes have the same plan.
-        self._epsilon = cache(lambda *spent: accountant.epsilon([Spending(*spent)], self.delta))
+        self._epsilon = cache(partial(options.spent, delta=self.delta))
 
     def spent(self, rank: int, rounds: int) -> float:
         plan = self._plans[rank]
         # A node whose budget is spent makes no more steps.
-        return self._epsilon(plan.rate, plan.noise, sum(self._steps[rank][: min(rounds, plan.rounds)]))
+        return self._epsilon(plan, sum(self._steps[rank][: min(rounds, plan.rounds)]))
 
     def central(self, rank: int) -> float:
         # Batches of all nodes have the same expected size, so their noises simply add up.
         together = sqrt(sum(plan.noise**2 for plan in self._plans))
-        return self._epsilon(self._plans[rank].rate, together, sum(self._steps[rank][: self.rounds]))
+        plan = replace(self._plans[rank], noise=together)
+        return self._epsilon(plan, sum(self._steps[rank][: self.rounds]))
 
 
 class NoiseOfMuffliato(Mechanism):

@@ -1,15 +1,19 @@
 """The private steps of all nodes, planned before the first round."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
 from torch import nn
 
 from decentnode.config.settings import Settings
+from decentnode.core.text import counted, readable_bytes
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.node.privacy.workload import gram_of
 from decentnode.node.run_samples import RunSamples
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.base import Privacy, PrivacyPlan
@@ -40,9 +44,32 @@ def plans_of(
         )
     expected = (training.batch_size or BATCH_SIZE) * training.accumulate
     # Nodes with equally many samples and steps have the same plan.
-    plan = cache(lambda size, steps: privacy.plan(size, expected, steps))
+    weighted_graph = WeightedGraph(graph, settings.make_mixing(), settings.seed)
+    gram = cache(partial(gram_of, weighted_graph))
+    plan = cache(lambda size, steps: privacy.plan(size, expected, steps, partial(gram, steps)))
     shards = map(samples.shard, range(len(samples.parts)))
-    return tuple(plan(shard.size, steps_of(settings, shard, graph)) for shard in shards)
+    plans = tuple(plan(shard.size, steps_of(settings, shard, graph)) for shard in shards)
+    most = len(settings.mapping.make().machines) * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (needed := kept_bytes(plans, network)) > most:
+        what = f"keeps {readable_bytes(needed)} of noise at all nodes, and there are {readable_bytes(most)}"
+        remedy = "lower band, or take fewer nodes or a smaller model"
+        raise BadInput.at("training.privacy.correlation", f"{what}; {remedy}")
+    return plans
+
+
+def kept_bytes(plans: Sequence[PrivacyPlan], network: nn.Module) -> int:
+    """The bytes of noise that all nodes keep for later steps."""
+    each = sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad)
+    return sum(plan.strategy.kept * each for plan in plans if plan.strategy is not None)
+
+
+def described(plans: Sequence[PrivacyPlan], network: nn.Module) -> Iterator[str]:
+    """A line about the noise that nodes keep, if they keep any."""
+    if widths := {plan.strategy.kept for plan in plans if plan.strategy is not None} - {0}:
+        most, steps = max(widths), max(plan.steps for plan in plans)
+        kept = readable_bytes(kept_bytes(plans, network))
+        vectors = counted(most, "vector")
+        yield f"training.privacy.correlation: each node keeps {vectors} of its {steps} steps, {kept} in all"
 
 
 def doubts_of(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:

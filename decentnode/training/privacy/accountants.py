@@ -50,7 +50,7 @@ class Accountant(ABC):
     """A bound on the epsilon of a history of steps."""
 
     name: ClassVar[str]
-    samplings: ClassVar[frozenset[str]] = frozenset({"poisson"})
+    samplings: ClassVar[frozenset[str]] = frozenset({"poisson", "cyclic"})
     """The samplings for which the bound holds."""
     stride: ClassVar[float] = 2.0
     """The factor between noises until one is enough and one is not."""
@@ -150,6 +150,24 @@ class PldAccountant(Accountant):
 
 
 ACCOUNTANTS: dict[str, Accountant] = {kind.name: kind for kind in (RdpAccountant(), PldAccountant())}
+
+
+def gaussian_epsilon(noise: float, sensitivity: float, delta: float) -> float:
+    """The exact epsilon of a Gaussian mechanism (Balle and Wang, 2018, theorem 8); infinite without noise."""
+    if not noise:
+        return float("inf")
+    return float(accounting().get_epsilon_gaussian(noise / sensitivity, delta))
+
+
+def gaussian_noise(epsilon: float, sensitivity: float, delta: float) -> float:
+    """The least noise with which a Gaussian mechanism spends at most epsilon; raises BadInput."""
+    noise = sensitivity * float(accounting().get_sigma_gaussian(epsilon, delta))
+    if noise > MOST_NOISE:
+        raise BadInput.at(
+            "training.privacy.epsilon",
+            f"{epsilon:g} needs noise above {MOST_NOISE:g}; allow more, or make fewer steps",
+        )
+    return noise
 
 
 def accounting() -> ModuleType:

@@ -12,6 +12,7 @@ from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
+from decentnode.training.privacy.correlation import Strategy, Workload
 
 History = list[tuple[float, float, int]]
 """The rate, noise and number of equal steps in a row, in their order."""
@@ -31,6 +32,13 @@ class PrivacyPlan:
     """The epsilon spent after all rounds; infinite where nothing bounds it."""
     rounds: int
     """The first rounds whose steps the budget allows."""
+    strategy: Strategy | None = None
+    """How their noise hangs together, and which samples they may use; None: nothing does, and all."""
+
+    @property
+    def period(self) -> int:
+        """The number of groups of samples, which the steps use by turns."""
+        return 1 if self.strategy is None else self.strategy.participation.period
 
 
 class PrivateSteps(Stateful, ABC):
@@ -114,12 +122,21 @@ class Privacy(ABC):
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raises BadInput unless the steps of this network on these samples can be made private."""
 
+    @property
+    def needs_all_rounds(self) -> bool:
+        """Whether the steps depend on how many rounds the run has, so that it cannot get more later."""
+        return False
+
     @abstractmethod
-    def plan(self, size: int, expected: int, steps: Sequence[int]) -> PrivacyPlan:
+    def plan(self, size: int, expected: int, steps: Sequence[int], workload: Workload) -> PrivacyPlan:
         """The steps of a node with `size` samples; `expected`: of each step; `steps`: of each round.
 
-        Raises BadInput where the options ask for what cannot be.
+        `workload`: how their noise moves models. Raises BadInput where the options ask for what cannot be.
         """
+
+    @abstractmethod
+    def spent(self, plan: PrivacyPlan, steps: int, delta: float) -> float:
+        """The epsilon that the first steps of a plan spend together at delta."""
 
     @abstractmethod
     def private_steps(

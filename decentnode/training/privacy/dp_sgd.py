@@ -2,8 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -12,16 +14,29 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from decentnode.core.registry import PRIVACIES
-from decentnode.core.rng import RandomSource, SecureSource, SeededSource
+from decentnode.core.registry import PRIVACIES, name_of
+from decentnode.core.rng import RandomSource, SecureSource, SeededSource, permutation
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat, PositiveFloat
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
-from decentnode.training.privacy.accountants import ACCOUNTANTS, MOST_NOISE, Spending
-from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
+from decentnode.training.privacy.accountants import (
+    ACCOUNTANTS,
+    MOST_NOISE,
+    Spending,
+    gaussian_epsilon,
+    gaussian_noise,
+)
+from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps, total
+from decentnode.training.privacy.correlation import (
+    CorrelatedNoise,
+    Correlation,
+    Independent,
+    Participation,
+    Workload,
+)
 from decentnode.training.privacy.per_example import ClippedSum
 
 LEAST_GIVEN = 1e-3
@@ -53,8 +68,11 @@ class DpSgd(Privacy):
     """The budget of each node; null: no limit."""
     accountant: Literal["rdp", "pld", "none"] = "rdp"
     """Who bounds epsilon: by Renyi divergences, by distributions of privacy losses (tighter), or nobody."""
-    sampling: Literal["poisson", "shuffle"] = "poisson"
-    """How the samples of a step are drawn; no accountant covers `shuffle`."""
+    sampling: Literal["poisson", "shuffle", "cyclic"] = "poisson"
+    """How the samples of a step are drawn: each with a probability; in epochs, which no accountant covers; or
+    in batches that are fixed at the start and come by turns."""
+    correlation: Correlation = field(default_factory=Independent)
+    """How the noise of the steps hangs together."""
     generator: Literal["secure", "seeded"] = "secure"
     """Where noise and samples come from: the operating system, or the seed, which is reproducible and
     protects nothing.
@@ -71,8 +89,13 @@ class DpSgd(Privacy):
         elif self.sampling not in ACCOUNTANTS[self.accountant].samplings:
             raise BadInput.at(
                 "training.privacy.sampling",
-                f"{self.accountant} covers poisson, not {self.sampling}; use "
-                "that, or accountant: none, which claims nothing",
+                f"{self.accountant} covers poisson and cyclic, not {self.sampling}; use "
+                "one of these, or accountant: none, which claims nothing",
+            )
+        if self.sampling == "shuffle" and not self.correlation.is_independent:
+            raise BadInput.at(
+                "training.privacy.correlation",
+                "is for samples that come by turns; use sampling: poisson or cyclic",
             )
         if self.noise and not LEAST_GIVEN <= self.noise <= MOST_NOISE:
             raise BadInput.at(
@@ -83,7 +106,11 @@ class DpSgd(Privacy):
             raise BadInput.at("training.privacy.noise", "0 protects nothing; leave it out to compute it")
 
     def described(self) -> dict[str, Any]:
-        return {"name": "dp_sgd", "delta": self.delta, "accountant": self.accountant}
+        # Of batches that are fixed, each step is a Gaussian mechanism, of which epsilon is known exactly.
+        is_exact = self.sampling == "cyclic" and self.accountant != "none"
+        accountant = "gaussian" if is_exact else self.accountant
+        correlation = name_of(self.correlation)
+        return {"name": "dp_sgd", "delta": self.delta, "accountant": accountant, "correlation": correlation}
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         for name, part in network.named_modules():
@@ -104,28 +131,82 @@ class DpSgd(Privacy):
                 "training.privacy", "the samples have weights, which dp_sgd does not bound; leave them out"
             )
 
-    def plan(self, size: int, expected: int, steps: Sequence[int]) -> PrivacyPlan:
-        total, rate = sum(steps), min(1.0, expected / size) if size else 0.0
+    @property
+    def needs_all_rounds(self) -> bool:
+        return not self.correlation.is_independent
+
+    def plan(self, size: int, expected: int, steps: Sequence[int], workload: Workload) -> PrivacyPlan:
+        total = sum(steps)
         if size and self.delta >= 1 / size and self.accountant != "none":
             raise BadInput.at(
                 "training.privacy.delta",
                 f"must be below 1 / {size}, for a node of {size} samples, not "
                 f"{self.delta:g}, which would allow it to publish one of them",
             )
-        if self.accountant == "none":
-            return PrivacyPlan(rate, self.noise or 0.0, total, epsilon=float("inf"), rounds=len(steps))
-        accountant = ACCOUNTANTS[self.accountant]
-        noise = self.noise
-        if noise is None:
-            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, steps=total)
-
-        def epsilon(count: int) -> float:
-            return accountant.epsilon([Spending(rate, noise, count)], self.delta)
-
+        bands = self.correlation.bands(max(1, total), self._most_bands(size, expected))
+        plans = [self._plan(size, expected, total, band, workload) for band in bands]
+        plan = plans[0] if len(plans) == 1 else self._best(plans, workload)
         affordable, budget = len(steps), self.epsilon or float("inf")
-        if self.on_spent == "stop" and epsilon(total) > budget:
-            affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: epsilon(count) > budget)
-        return PrivacyPlan(rate, noise, total, epsilon=epsilon(total), rounds=affordable)
+        if self.on_spent == "stop" and plan.epsilon > budget and self.accountant != "none":
+            spent = partial(self.spent, plan, delta=self.delta)
+            affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: spent(count) > budget)
+        return replace(plan, rounds=affordable)
+
+    def _best(self, plans: Sequence[PrivacyPlan], workload: Workload) -> PrivacyPlan:
+        """The plan whose noise moves models least at the epsilon of the first."""
+        if self.accountant == "none":
+            return plans[-1]
+        epsilon, gram = self.epsilon or plans[0].epsilon, workload()
+
+        def error(plan: PrivacyPlan) -> float:
+            moved = plan.strategy.error(gram) if plan.strategy else float("inf")
+            return self._noise_for(plan, epsilon) ** 2 * moved
+
+        return min(plans, key=error)
+
+    def _most_bands(self, size: int, expected: int) -> int | None:
+        """The most diagonals of C for samples that are drawn: as many groups have a step's samples each."""
+        return None if self.sampling == "cyclic" else max(1, size // expected)
+
+    def _plan(self, size: int, expected: int, steps: int, band: int, workload: Workload) -> PrivacyPlan:
+        """The steps of a node with C of so many diagonals, of which the budget allows all."""
+        if self.sampling == "cyclic":
+            participation = Participation(steps, max(1, round(size / expected)), is_drawn=False)
+            rate = 1.0 if size else 0.0
+        else:
+            if size and band > max(1, size // expected):
+                raise BadInput.at(
+                    "training.privacy.correlation",
+                    f"samples are drawn in as many groups as C has diagonals, {band}, and a node of {size} "
+                    f"samples has {size // expected} times those of a step ({expected}); lower band, or use "
+                    "sampling: cyclic",
+                )
+            participation = Participation(steps, band, is_drawn=True)
+            rate = min(1.0, band * expected / size) if size else 0.0
+        is_plain = self.correlation.is_independent and participation.is_drawn
+        strategy = None if is_plain or not steps else self.correlation.strategy(participation, band, workload)
+        plan = PrivacyPlan(rate, self.noise or 0.0, steps, float("inf"), rounds=0, strategy=strategy)
+        if self.noise is None:
+            plan = replace(plan, noise=self._noise_for(plan, self.epsilon or 0.0))
+        return replace(plan, epsilon=self.spent(plan, steps, self.delta))
+
+    def spent(self, plan: PrivacyPlan, steps: int, delta: float) -> float:
+        if self.accountant == "none":
+            return float("inf")
+        if plan.strategy is None or plan.strategy.participation.is_drawn:
+            # A sample is in at most one of `period` steps (Choquette-Choo et al., NeurIPS 2023, theorem 1).
+            spending = Spending(plan.rate, plan.noise, ceil(steps / plan.period))
+            return ACCOUNTANTS[self.accountant].epsilon([spending], delta)
+        if not steps or not plan.rate:
+            return 0.0
+        return gaussian_epsilon(plan.noise, float(plan.strategy.sensitivities[steps - 1]), delta)
+
+    def _noise_for(self, plan: PrivacyPlan, epsilon: float) -> float:
+        """The least noise with which all steps of a plan spend at most epsilon; raises BadInput."""
+        if plan.strategy is None or plan.strategy.participation.is_drawn:
+            steps = ceil(plan.steps / plan.period)
+            return ACCOUNTANTS[self.accountant].noise_for(epsilon, self.delta, plan.rate, steps=steps)
+        return gaussian_noise(epsilon, float(plan.strategy.sensitivities[-1]), self.delta)
 
     def private_steps(
         self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
@@ -136,7 +217,7 @@ class DpSgd(Privacy):
 class DpSgdSteps(PrivateSteps):
     """The steps of one node by DP-SGD, and what they have spent."""
 
-    state: ClassVar = ("history", "source")
+    state: ClassVar = ("history", "source", "correlated")
 
     def __init__(
         self, dp_sgd: DpSgd, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard,
@@ -147,15 +228,17 @@ class DpSgdSteps(PrivateSteps):
         seeded = dp_sgd.generator == "seeded"
         self.source: RandomSource = SeededSource(shard.seed, shard.rank) if seeded else SecureSource()
         self.minibatches = (
-            PoissonBatches(shard, batch_size, plan.rate, source=self.source)
-            if dp_sgd.sampling == "poisson"
-            else Minibatches(shard, batch_size)
+            Minibatches(shard, batch_size)
+            if dp_sgd.sampling == "shuffle"
+            else PoissonBatches(shard, batch_size, plan.rate, source=self.source, period=plan.period)
         )
+        self.correlated = CorrelatedNoise(plan.strategy, vector.layout.dtype) if plan.strategy else None
+        """The noise of the steps; None: independent draws."""
         self._dp_sgd = dp_sgd
         self._plan = plan
         self._vector = vector
         self._is_sum = objective.reduction == "sum"
-        self._expected = plan.rate * len(shard.indices)
+        self._expected = plan.rate * len(shard.indices) / plan.period
         self._sum = ClippedSum(objective, vector.layout)
         self._is_spent = False
 
@@ -178,7 +261,10 @@ class DpSgdSteps(PrivateSteps):
         gradient = self._vector.gradient[:parameters]
         losses = [self._sum.add(batch, clip, gradient) for batch in batches]
         if self._plan.noise:
-            noise = self.source.normal(parameters).mul_(self._plan.noise * clip)
+            row = (
+                self.source.normal if self.correlated is None else partial(self.correlated.draw, self.source)
+            )
+            noise = row(parameters).mul_(self._plan.noise * clip)
             gradient.add_(noise.to(gradient.device, gradient.dtype))
         if not self._is_sum:
             gradient.div_(self._expected)
@@ -197,6 +283,8 @@ class DpSgdSteps(PrivateSteps):
         accountant = ACCOUNTANTS.get(self._dp_sgd.accountant)
         if accountant is None:
             return float("inf")
+        if self.correlated is not None:
+            return self._dp_sgd.spent(self._plan, total(self.history) + more, self._dp_sgd.delta)
         spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
         return accountant.epsilon(spent, self._dp_sgd.delta)
 
@@ -209,6 +297,9 @@ class DpSgdSteps(PrivateSteps):
         holds_by_reason = dict.fromkeys(super().doubts, True) | {
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
+            "steps were repeated after a restart, and correlated noise is accounted for once": (
+                self.correlated is not None and total(self.history) != self.correlated.step
+            ),
             f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }
         return tuple(reason for reason, holds in holds_by_reason.items() if holds)
@@ -221,9 +312,18 @@ class PoissonBatches(Minibatches):
     minibatches as if they were not drawn so.
     """
 
-    def __init__(self, shard: Shard, batch_size: int, rate: float, source: RandomSource) -> None:
-        """`batch_size`: the samples that are computed at a time."""
+    def __init__(
+        self, shard: Shard, batch_size: int, rate: float, source: RandomSource, period: int = 1
+    ) -> None:
+        """`batch_size`: the samples that are computed at a time.
+
+        `period`: the groups into which the samples are dealt by the seed; step t uses group t mod `period`.
+        """
         super().__init__(shard, batch_size)
+        order = shard.indices
+        if period > 1:
+            order = order[torch.from_numpy(permutation(len(order), shard.seed, "groups", shard.rank))]
+        self._groups = [order[group::period] for group in range(period)]
         self._rate = rate
         self._source = source
         self._piece = batch_size
@@ -231,7 +331,8 @@ class PoissonBatches(Minibatches):
 
     def several(self, count: int) -> list[Batch]:
         """The samples of a step in pieces; none where no sample was drawn."""
-        drawn = self._shard.indices[self._source.chosen(len(self._shard.indices), self._rate)]
+        group = self._groups[self._drawn % len(self._groups)]
+        drawn = group[self._source.chosen(len(group), self._rate)]
         self._drawn += 1
         return [self._shard.batch(part, self._drawn) for part in torch.split(drawn, self._piece) if len(part)]
 

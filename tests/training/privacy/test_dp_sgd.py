@@ -4,6 +4,7 @@ import asyncio
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,6 +25,12 @@ DRAWN = torch.Generator().manual_seed(1)
 SAMPLES = Samples(torch.randn(SIZE, 4, generator=DRAWN), torch.randint(3, (SIZE,), generator=DRAWN))
 
 
+def gram(steps):
+    """How noise moves the model of a node that is alone: all later steps have it."""
+    sums = np.tri(steps)
+    return sums.T @ sums
+
+
 def training_of(batch_size=12, steps=4, rounds=3, size=SIZE, accumulate=1, lr=0.1, **options):
     options_ = {"clip": CLIP, "noise": NOISE, "delta": DELTA, "generator": "seeded"} | options
     privacy = Factory(DpSgd, options_)
@@ -35,7 +42,7 @@ def training_of(batch_size=12, steps=4, rounds=3, size=SIZE, accumulate=1, lr=0.
     layout = ParameterLayout.of(module)
     vector = Vector(ModuleTensors(module, layout), tuple(torch.empty(layout.numel) for _ in range(2)))
     shard = Shard(SAMPLES, torch.arange(size), 7, 3)
-    plan = privacy.make().plan(size, batch_size * accumulate, (steps,) * rounds)
+    plan = privacy.make().plan(size, batch_size * accumulate, (steps,) * rounds, lambda: gram(steps * rounds))
     return Training(vector, settings, shard, plan=plan)
 
 

@@ -1,0 +1,80 @@
+"""How the noise of a node's steps moves the models of all nodes: what `factorized` correlation minimizes."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from decentnode.errors import BadInput
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.sharing.blocks.network_privacy import Matrix
+
+MOST_WORK = 2 * 10**12
+"""Multiplications for the products of mixing weights, some minutes."""
+
+
+def gram_of(weighted_graph: WeightedGraph, steps: Sequence[int]) -> Matrix:
+    """G of the steps of all rounds, shape (T, T) (Bellet et al., ICLR 2026, section 4).
+
+    The noise of step p moves the models of all nodes after a later step t by M_tp, a product of mixing
+    weights, for each number of the vector. G_pq is the sum over t of <M_tp, M_tq>, with t over each step that
+    is not the last of its round, and over the mix at the end of each round. With one step in each round and W
+    static,
+
+        G_pq = sum over rounds t >= max(p, q) of <W^(t-p+1), W^(t-q+1)>.
+
+    `steps`: how many steps a node makes in each round. Raises BadInput for weights that are not known before.
+    """
+    counts = np.asarray(steps)
+    rounds = len(counts)
+    # of_rounds: over rounds in which both are earlier; within: in the round of the later one.
+    of_rounds, within = np.zeros((rounds, rounds)), np.zeros((rounds, rounds))
+    for later, products in enumerate(_products(weighted_graph, rounds)):
+        of_rounds[:later, :later] += products[:later, :later]
+        if later < rounds:
+            of_rounds[:later, :later] += max(0, counts[later] - 1) * products[:later, :later]
+            within[: later + 1, later] = within[later, : later + 1] = products[:, later]
+    of_step = np.repeat(np.arange(rounds), counts)
+    place = np.concatenate([np.arange(count) for count in counts])
+    later_round = np.maximum.outer(of_step, of_step)
+    # The steps of a node are in their order, so the later one of two has the greater number.
+    number = np.arange(len(of_step))
+    left = counts[later_round] - 1 - place[np.maximum.outer(number, number)]
+    gram: Matrix = of_rounds[np.ix_(of_step, of_step)] + left * within[np.ix_(of_step, of_step)]
+    return gram
+
+
+def _products(weighted_graph: WeightedGraph, rounds: int) -> Iterator[Matrix]:
+    """For r = 0, ..., rounds: <W_(r-1) ... W_a, W_(r-1) ... W_b>, shape (r + 1, r + 1), for a, b <= r."""
+    graph, n = weighted_graph.graph, weighted_graph.num_nodes
+    if graph.is_negotiated or graph.needs_service or graph.needs_labels:
+        what = "needs mixing weights that are known before the start, not such as depend on the run"
+        raise BadInput.at("training.privacy.correlation", f"factorized {what}; set workload: alone")
+    is_static = weighted_graph.static
+    is_symmetric = is_static and weighted_graph.mixing.symmetric
+    of_powers = n**3 if is_symmetric else rounds * n**2 * (n + rounds)
+    work = of_powers if is_static else rounds**2 * n**2 * (n + rounds)
+    if work > MOST_WORK:
+        what = f"takes {work:.0e} multiplications to plan {n:,} nodes and {rounds:,} rounds"
+        raise BadInput.at("training.privacy.correlation", f"factorized {what}; set workload: alone")
+    weights = weighted_graph.matrix(0)
+    if is_static:
+        # powers[i, j] = <W^i, W^j>
+        exponents = np.arange(rounds + 1)
+        if is_symmetric:
+            spectrum = np.linalg.eigvalsh(weights)[:, None] ** exponents
+            powers = spectrum.T @ spectrum
+        else:
+            each = [np.eye(n)]
+            for _ in range(rounds):
+                each.append(weights @ each[-1])
+            flat = np.reshape(each, (rounds + 1, -1))
+            powers = flat @ flat.T
+        for later in range(rounds + 1):
+            yield powers[later::-1, later::-1]
+        return
+    chains = np.eye(n)[None]
+    for later in range(rounds + 1):
+        flat = chains.reshape(later + 1, -1)
+        yield flat @ flat.T
+        if later < rounds:
+            chains = np.concatenate([weighted_graph.matrix(later) @ chains, np.eye(n)[None]])
