@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from decentnode.results.figures.style import PALE, SCREEN, drawing, write
@@ -48,7 +48,8 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
     most = float(finite.max()) if finite.size else 1.0
     least = max(float(finite.min()) if finite.size else 0.1, most / 10**DECADES)
     colors = matplotlib.colormaps["viridis_r"].with_extremes(bad=KNOWN, under=UNSEEN)
-    norm = LogNorm(least if least < most else most / 10, most)
+    least_shown = least if least < most else most / 10
+    norm = LogNorm(least_shown, most)
     panels = figure.subplots(1, count, squeeze=False)[0]
     for axes, (name, table) in zip(panels, tables.items(), strict=True):
         # Below the scale is pale; nothing at all is white.
@@ -67,7 +68,11 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
         if nodes <= MOST_CELLS
         else f"the most epsilon of a block of {-(-nodes // MOST_CELLS)} ranks"
     )
-    figure.colorbar(image, ax=panels, label=f"{of} (white: nothing)", shrink=0.9)
+    bar = figure.colorbar(image, ax=panels, label=f"{of} (white: nothing)", shrink=0.9)
+    is_narrow = most < 4 * least_shown
+    bar.ax.yaxis.set_major_locator(MaxNLocator(4) if is_narrow else LogLocator(subs=(1, 2, 5)))
+    bar.ax.yaxis.set_major_formatter("{x:g}")
+    bar.ax.yaxis.set_minor_locator(NullLocator())
     return figure
 
 
