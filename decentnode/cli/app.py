@@ -332,7 +332,7 @@ def graph(
 
     drawing = drawing_of(draw, rounds, color)
     if network and not is_config(graph):
-        raise BadInput("--network needs a configuration, such as configs/simulated.yaml")
+        raise BadInput("--network needs a configuration, such as simulated")
     if not is_config(graph):
         print_lines(report(graph, options or (), weights, drawing))
         return

@@ -60,7 +60,7 @@ def report(
 ) -> Iterator[str]:
     """The figures of a graph, by its name or its file, one line each; raises BadInput. Needs no torch."""
     if drawing is not None and drawing.color in ("machine", "label"):
-        raise BadInput(f"--color {drawing.color} needs a configuration, such as configs/quickstart.yaml")
+        raise BadInput(f"--color {drawing.color} needs a configuration, such as quickstart")
     graph = make(GRAPHS, name, options)
     for _, part in graph.changes.spans:
         check_declared(part)

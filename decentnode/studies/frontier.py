@@ -12,6 +12,7 @@ from decentnode.formats.run import FINISHED
 from decentnode.formats.transcript import FOLDER
 from decentnode.results import Study
 from decentnode.results.attack_results import ATTACKS_FILE
+from decentnode.results.curves import metric_label
 from decentnode.results.figures.plots_privacy import Panel, draw_frontier
 from decentnode.results.statistics import Interval
 from decentnode.studies.report.frontier import Frontier, FrontierPoint, not_dominated
@@ -75,7 +76,7 @@ def show(directory: Path, out: Path | None = None) -> Iterator[str]:
         raise BadInput(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
     headline = study.headline
     rows = [panels(group, points, headline.higher_is_better) for group, points in frontier.groups.items()]
-    draw_frontier(f"{study.name}: privacy frontier", f"{headline.name}{headline.unit}", rows, path=picture)
+    draw_frontier(f"{study.name}: privacy frontier", metric_label(headline), rows, path=picture)
     yield from map(str, (folder / TABLE, folder / NUMBERS, picture))
 
 

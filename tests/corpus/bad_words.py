@@ -97,9 +97,9 @@ graph ring nodes=4 --wights x
     | decentnode: No such option: --wights (Possible options: --weights) (see decentnode --help)
 graph ring nodes=4 --rounds 3 | --rounds is for a picture; add --draw FILE
 graph ring nodes=4 --draw x.png --color red | --color: must be machine, label or none, not 'red'
-graph ring nodes=4 --network | --network needs a configuration, such as configs/simulated.yaml
+graph ring nodes=4 --network | --network needs a configuration, such as simulated
 graph ring nodes=4 --draw x.png --color label
-    | --color label needs a configuration, such as configs/quickstart.yaml
+    | --color label needs a configuration, such as quickstart
 graph x.yaml --weights x | --weights is for a graph; of an experiment change sharing.weights=RULE
 graph ring nodes=4 --draw x.txt | --draw: x.txt: must end in .png, .svg or .pdf
 graph random_matching nodes=4 --draw x.png --rounds 25 | --rounds: must be 1..24, not 25

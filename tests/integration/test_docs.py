@@ -229,6 +229,34 @@ def cells(text: str) -> Iterator[str]:
             yield from (cell.strip() for cell in re.split(r"(?<!\\)\|", line))
 
 
+def anchors(path: Path) -> set[str]:
+    """The names of the headings of a page, as a site makes them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_first_page_leads_from_tasks_to_all_pages_and_sections():
+    text, docs = (ROOT / "docs" / "README.md").read_text(), ROOT / "docs"
+    assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) <= 60
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", text)]
+    assert [(page, name) for page, _, name in links if name and name not in anchors(docs / page)] == []
+    # Annexes are reached from their page.
+    pages = {path.name for path in docs.glob("*.md") if path.stem.split("_")[0] not in LONG_PAGES}
+    assert pages - {page for page, _, _ in links} == {"README.md"}
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text()
+
+
+def test_the_gallery_has_small_pictures_and_the_file_of_each():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    pictures = sorted((ROOT / "docs" / "images" / "gallery").iterdir())
+    row = r"^\| !\[[^\]]{10,}\]\((images/gallery/\w+\.png)\) \| `[\w/]+\.(?:png|html)`"
+    rows = re.findall(row, text, re.MULTILINE)
+    assert sorted(rows) == [f"images/gallery/{path.name}" for path in pictures]
+    sizes = [path.stat().st_size for path in pictures]
+    assert (max(sizes) <= 30_000, sum(sizes) <= 600_000) == (True, True)
+
+
 def test_no_cell_of_a_table_is_a_paragraph():
     documents = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     documents += (ROOT / "docs").rglob("*.md")

@@ -335,3 +335,20 @@ def test_of_many_nodes_a_cell_of_a_heat_map_is_the_largest_of_its_block(monkeypa
     assert "the most epsilon of a block of 2 ranks (white: nothing)" in {
         axes.get_ylabel() for axes in picture.axes
     }
+
+
+@pytest.mark.parametrize(("least", "most", "wanted"), [(7.8, 8, ""), (0.3, 6, "0.5"), (1, 4e3, "1000")])
+def test_figures_of_privacy_have_plain_numbers_on_logarithmic_scales(least, most, wanted) -> None:
+    points = {"a": (least, 0.1, 90.0, 1.0), "b": (most, 0.1, 95.0, 1.0)}
+    panel = plots_privacy.Panel("proof", "epsilon", True, points, front=["a"])
+    for figure in (
+        plots_privacy.heat_map("pairs", {"proven": np.array([[least, most]] * 2)}),
+        plots_privacy.frontier_figure("study", "accuracy", [[panel]]),
+    ):
+        figure.draw_without_rendering()
+        axes = figure.axes[-1]
+        axis = axes.xaxis if axes.get_xlabel() == "epsilon" else axes.yaxis
+        texts = [label.get_text() for label in axis.get_ticklabels(which="both")]
+        assert len([*filter(None, texts)]) >= 2
+        assert not [text for text in texts if "$" in text]
+        assert {wanted} <= {*texts, ""}

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -107,6 +109,52 @@ def test_a_page_holds_everything_and_loads_nothing(directory):
     assert "do not compare" in text and ">nan" not in text.lower() and "<b>" not in text
     assert len(text) < 600_000
     assert "https://" not in text and "#222222" not in text, "figures have the colors of the page"
+
+
+class ScreenReader(HTMLParser):
+    """What a screen reader says of a page: its language, headings, and the names of its parts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.language, self.mains = "", 0
+        self.headings: list[str] = []
+        self.names: list[tuple[str, str]] = []
+        """Kind and name of what must be told apart."""
+        self.wrong: list[str] = []
+        self.feed(text)
+        self.texts = dict(re.findall(r'id="([^"]+)">([^<]*)<', text))
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.language = named.get("lang", self.language)
+        self.mains += tag == "main"
+        if tag in ("h1", "h2", "h3"):
+            self.headings.append(tag)
+        elif tag in ("table", "input", "summary") or named.get("role") == "img":
+            self.names += [(named.get("role", tag), named["aria-label"])] if "aria-label" in named else []
+            self.wrong += [tag] if "aria-label" not in named and tag == "table" else []
+        elif tag == "figure":
+            self.names.append((tag, named["aria-labelledby"]))
+        elif tag == "th":
+            self.wrong += [tag] if named.get("scope") not in ("col", "row") else []
+        elif tag == "svg":
+            self.wrong += [tag] if named.get("aria-hidden") != "true" else []
+
+
+def test_a_screen_reader_tells_the_parts_of_a_page_apart(directory):
+    said = ScreenReader(page(Study(directory)))
+    assert (said.language, said.mains, said.wrong) == ("en", 1, [])
+    assert said.headings[0] == "h1" and {*said.headings[1:]} == {"h2"} and len(said.headings) >= 6
+    names = [(kind, said.texts.get(name, name)) for kind, name in said.names]
+    counted = Counter(kind for kind, _ in names)
+    # The graph of this study is not drawn: a note says why.
+    assert counted == {"figure": 9, "img": 8, "table": 11, "input": 3, "summary": 8}
+    assert len(names) == len(set(names)), "no two of a kind have one name"
+    assert all(
+        " " in name for kind, name in names if kind in ("figure", "summary", "input") and name != "Graph"
+    )
+    pictures = [name for kind, name in names if kind == "img"]
+    assert all(any(sign.isdigit() for sign in name) for name in pictures), "they tell values"
 
 
 def test_no_plugin_of_a_run_is_imported_for_its_page(tmp_path, monkeypatch):

@@ -12,10 +12,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from decentnode.results.figures.style import PALE, SCREEN, drawing, write
+from decentnode.results.figures.style import PALE, SCREEN, drawing, plain_numbers, write
 from decentnode.results.styles import MARKERS, style_at
 
 Matrix = NDArray[np.float64]
@@ -48,7 +48,8 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
     most = float(finite.max()) if finite.size else 1.0
     least = max(float(finite.min()) if finite.size else 0.1, most / 10**DECADES)
     colors = matplotlib.colormaps["viridis_r"].with_extremes(bad=KNOWN, under=UNSEEN)
-    norm = LogNorm(least if least < most else most / 10, most)
+    least_shown = least if least < most else most / 10
+    norm = LogNorm(least_shown, most)
     panels = figure.subplots(1, count, squeeze=False)[0]
     for axes, (name, table) in zip(panels, tables.items(), strict=True):
         # Below the scale is pale; nothing at all is white.
@@ -67,7 +68,8 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
         if nodes <= MOST_CELLS
         else f"the most epsilon of a block of {-(-nodes // MOST_CELLS)} ranks"
     )
-    figure.colorbar(image, ax=panels, label=f"{of} (white: nothing)", shrink=0.9)
+    bar = figure.colorbar(image, ax=panels, label=f"{of} (white: nothing)", shrink=0.9)
+    plain_numbers(bar.ax.yaxis, least_shown, most)
     return figure
 
 
@@ -131,7 +133,6 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
     axes.set(title=panel.title, xlabel=panel.axis)
     if panel.is_logarithmic:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
     known = {label: p for label, p in panel.points.items() if isfinite(p[0]) and isfinite(p[2])}
     # Variants without a value of x have a place of their own, right of all others.
     right = max((point[0] for point in known.values()), default=1.0)
@@ -147,6 +148,8 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
         between = (right * nowhere) ** 0.5 if panel.is_logarithmic else (right + nowhere) / 2
         axes.axvline(between, color=PALE, linewidth=0.8)
         axes.annotate("none", (nowhere, 0.02), xycoords=("data", "axes fraction"), ha="center", color=PALE)
+    if panel.is_logarithmic:
+        plain_numbers(axes.xaxis, *axes.get_xlim())
     front = sorted((known[label][0], known[label][2]) for label in panel.front if label in known)
     if front:
         xs, ys = zip(*front, strict=True)

@@ -246,12 +246,14 @@ def linear(axis: Axis, most: int = 6, integer: bool = False) -> None:
 
 
 def logarithmic(axes: Axes) -> None:
-    """Makes the y axis logarithmic, with plain numbers; a shorter range has more of them in a decade.
-
-    A value of 0 has no place on this scale: its line leaves the figure below.
-    """
+    """Makes the y axis logarithmic; a value of 0 has no place there: its line leaves the figure below."""
     axes.set_yscale("log", nonpositive="clip")
-    axis, (least, most) = axes.yaxis, axes.get_ylim()
+    plain_numbers(axes.yaxis, *axes.get_ylim())
+    axes.grid(visible=True, which="minor", axis="y")
+
+
+def plain_numbers(axis: Axis, least: float, most: float) -> None:
+    """Labels a logarithmic axis with plain numbers; a shorter range has more of them in a decade."""
     axis.set_major_formatter("{x:g}")
     if most < 4 * least:
         axis.set_major_locator(MaxNLocator(4))
@@ -259,4 +261,3 @@ def logarithmic(axes: Axes) -> None:
         return
     axis.set_minor_locator(LogLocator(subs=(2, 3, 5) if most < 10 * least else (2, 5)))
     axis.set_minor_formatter("{x:g}" if most < 100 * least else NullFormatter())
-    axes.grid(visible=True, which="minor", axis="y")
