@@ -148,6 +148,7 @@ async def _measure(experiment: Experiment, calibration: Calibration, steps: int)
     rank, factory = calibration.rank, NodeFactory(experiment)
     device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
     training = factory.training(rank, factory.vector(device))
+    training.receive_handshakes(dict.fromkeys(range(experiment.graph.num_nodes), training.handshake()))
     tally, clock, samples = training.begin(0), Clock(), list[int]()
     if training.private is not None:
         training.private.begin(WARM_UP + steps)

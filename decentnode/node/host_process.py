@@ -275,13 +275,13 @@ def start_together(
 ) -> None:  # fmt: skip
     """Reports that the nodes are ready, waits for the start signal, processes all handshakes, and resumes."""
     for node in participants:
-        fork_context.handshakes.fill({node.rank: node.sharing.handshake()})
+        fork_context.handshakes.fill({node.rank: node.handshake()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(reports.Ready(position, os.getpid()))
     wait(fork_context.start)
     everybody, identity = fork_context.handshakes.contents(), fork_context.identity
     for node in participants:
-        node.sharing.receive_handshakes(everybody)
+        node.receive_handshakes(everybody)
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)

@@ -71,6 +71,18 @@ class Participant:
         """The model."""
         return self.local_steps.vector
 
+    def handshake(self) -> bytes:
+        """What all nodes need of this one before round 0: of its steps, then of its scheme."""
+        return self.local_steps.handshake() + self.sharing.handshake()
+
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        """Takes the handshakes of all nodes by rank."""
+        of_steps = len(self.local_steps.handshake())
+        self.local_steps.receive_handshakes({rank: both[:of_steps] for rank, both in handshakes.items()})
+        self.sharing.receive_handshakes(
+            {rank: both[of_steps:] for rank, both in handshakes.items() if len(both) > of_steps}
+        )
+
     async def run(self) -> None:
         """Runs all rounds in order, from the first or from where the node resumed."""
         self.begin()

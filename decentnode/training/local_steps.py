@@ -53,6 +53,13 @@ class LocalSteps(ABC):
     loss: float | None = None
     """The mean loss of the last round; None: unknown."""
 
+    def handshake(self) -> bytes:
+        """What the steps of all nodes need of these before the first, equally long at all; empty: nothing."""
+        return b""
+
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:  # noqa: B027 - most need none
+        """Takes what the steps of all nodes gave, by rank."""
+
     @property
     def epsilon(self) -> float | None:
         """What all private steps have spent, where that is a claim."""

@@ -183,6 +183,13 @@ class Training(LocalSteps):
         self.executor = executor or StepExecutor()
         self._on_cpu = vector.values.device.type == "cpu"
 
+    def handshake(self) -> bytes:
+        return self.private.handshake() if self.private else b""
+
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        if self.private is not None:
+            self.private.receive_handshakes(handshakes)
+
     @property
     def epsilon(self) -> float | None:
         return self.private.claimed if self.private else None

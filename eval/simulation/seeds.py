@@ -193,9 +193,9 @@ def run(configuration: dict[str, Any], folder: Path) -> Outcome:
     communication.prepare(directory, 1 << 20)
     host, factory = NodeHost(resources, communication, clock, is_shared=True), NodeFactory(experiment)
     nodes = [factory.node(rank, host, clock=outages.clock_of(rank, clock)) for rank in range(NODES)]
-    handshakes = {node.rank: node.sharing.handshake() for node in nodes}
+    handshakes = {node.rank: node.handshake() for node in nodes}
     for node in nodes:
-        node.sharing.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
+        node.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
     errors: dict[int, BaseException] = {}
     random = torch.Generator().manual_seed(configuration["communication"]["seed"])
     for node in nodes:

@@ -591,6 +591,8 @@ privacy: {name: dp_sgd, correlation: factorised, clip: 1, noise: 1, delta: 1.0e-
     | 12 training.privacy.correlation | unknown correlation 'factorised'; did you mean 'factorized'? ...
 privacy: {name: dp_sgd, correlation: {name: factorized, band: 0}, clip: 1, noise: 1, delta: 1.0e-5}
     | 12 training.privacy.correlation.band | must be a whole number > 0 or 'auto' or 'dense', not 0
+privacy: {name: dp_sgd, correlation: {name: edges, ratio: -1}, clip: 1, noise: 1, delta: 1.0e-5}
+    | 12 training.privacy.correlation.ratio | must be a number >= 0 or 'auto', not -1
 privacy: {name: dp_sgd, correlation: {name: square_root, workload: alone}, clip: 1, noise: 1, delta: 1.0e-5}
     | 12 training.privacy.correlation.workload | unknown option of square_root (known: band)
 privacy: {name: dp_sgd, correlation: anti_pgd, sampling: shuffle, accountant: none, clip: 1, noise: 1,

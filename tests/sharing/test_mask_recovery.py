@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.core.pair_keys import Mask, PairKeys
 from decentnode.errors import BadInput
 from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, live_weights
@@ -12,13 +13,12 @@ from decentnode.graph.redrawn import EpidemicLocal, EpidemicOracle, RandomMatchi
 from decentnode.sharing import Gossip, SecureAggregation
 from decentnode.sharing.blocks.fixed_point import apply
 from decentnode.sharing.blocks.mask_recovery import ReceiverGroup, SenderGroup, sealed_bytes
-from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys
 from decentnode.sharing.blocks.secret_sharing import PRIME, _basis, combine, split
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.testing import Lockstep, random_models
 
 LENGTH = 40_000
-KEYS = [MaskKeys(bytes([i]) * 32) for i in range(6)]
+KEYS = [PairKeys(bytes([i]) * 32) for i in range(6)]
 for keys in KEYS:
     keys.receive_handshakes({i: other_keys.public for i, other_keys in enumerate(KEYS)})
 

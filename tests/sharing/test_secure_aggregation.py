@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.pair_keys import PIECE_BYTES, PairKeys, scratch_for
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Chain as ChainGraph
 from decentnode.graph.families import FullyConnected, Ring, Star
 from decentnode.graph.mixing import MetropolisHastings, Mixing, WeightedGraph, live_weights
 from decentnode.graph.random_graphs import Regular
 from decentnode.sharing import Gossip, SecureAggregation
-from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, MaskKeys, scratch_for
 from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
 from decentnode.transforms.basis.fourier import Fourier
@@ -92,7 +92,7 @@ class TestMasks:
         assert len({tuple(y) for messages in sent for y in messages.values()}) == 4 * 3 * 3
 
     def test_two_ends_agree_and_a_third_does_not(self):
-        keys = [MaskKeys(bytes([i]) * 32) for i in range(3)]
+        keys = [PairKeys(bytes([i]) * 32) for i in range(3)]
         for mask_keys in keys:
             mask_keys.receive_handshakes({i: other_keys.public for i, other_keys in enumerate(keys)})
         values = [torch.zeros(100, dtype=torch.int32) for _ in range(3)]
@@ -103,7 +103,7 @@ class TestMasks:
         assert not torch.equal(values[0], values[2])
 
     def test_a_key_that_is_missing_or_none_ends_the_run_by_name(self):
-        keys = MaskKeys(bytes(range(32)))
+        keys = PairKeys(bytes(range(32)))
         keys.receive_handshakes({0: keys.public, 2: bytes(32), 3: b"short"})
         with pytest.raises(RunFailed, match=r"^rank 1 has given no public key"):
             keys.mask(0, 1)

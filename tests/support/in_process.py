@@ -62,11 +62,9 @@ class Nodes:
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:
             weakref.finalize(self, node.records.close)
-        handshakes = {node.rank: node.sharing.handshake() for node in self.nodes}
+        handshakes = {node.rank: node.handshake() for node in self.nodes}
         for node in self.nodes:
-            node.sharing.receive_handshakes(
-                {rank: content for rank, content in handshakes.items() if content}
-            )
+            node.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
 
     def begin(self):
         for node in self.nodes:

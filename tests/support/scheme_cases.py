@@ -8,6 +8,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
+from decentnode.core.pair_keys import PairKeys
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
@@ -63,7 +64,6 @@ from decentnode.sharing import (
     ZipDl,
 )
 from decentnode.sharing.base import Sharing
-from decentnode.sharing.blocks.pairwise_masks import MaskKeys
 from decentnode.sharing.levels import LevelScheme
 from decentnode.testing import Q8, random_models
 from decentnode.transforms import Cast, Qsgd, Rice
@@ -151,7 +151,7 @@ class Case:
 def masked(scheme=SecureAggregation, **options):
     """Secure aggregation whose masks are the same in every run."""
     scheme = scheme(**options)
-    scheme._keys = MaskKeys(bytes(32))
+    scheme._keys = PairKeys(bytes(32))
     return scheme
 
 

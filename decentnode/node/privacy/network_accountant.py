@@ -87,7 +87,12 @@ def account(
         )
         for group in observers
     ]
-    proven = np.array([[mechanism.spent(u, rounds[u]) for rounds in seen] for u in range(nodes)])
+    proven = np.array(
+        [
+            [mechanism.spent(u, rounds[u], group) for group, rounds in zip(observers, seen, strict=True)]
+            for u in range(nodes)
+        ]
+    )
     # A node knows its own updates, so nothing bounds what it learns of itself.
     for column, group in enumerate(observers):
         proven[[*group], column] = inf
@@ -99,7 +104,7 @@ def account(
         proven=proven,
         fixed=fixed,
         published=mechanism.published() if colluders is None else None,
-        local=[mechanism.spent(u, mechanism.rounds) for u in range(nodes)],
+        local=[mechanism.spent(u, mechanism.rounds, {*range(nodes)} - {u}) for u in range(nodes)],
         central=[mechanism.central(u) for u in range(nodes)],
         notes=(*notes, *more),
         doubts=mechanism.doubts,
@@ -143,8 +148,8 @@ class Mechanism(ABC):
     doubts: tuple[str, ...] = ()
 
     @abstractmethod
-    def spent(self, rank: int, rounds: int) -> float:
-        """Epsilon of all noisy updates of the first rounds of a node."""
+    def spent(self, rank: int, rounds: int, observers: Collection[int]) -> float:
+        """Epsilon of all noisy updates of the first rounds of a node, against nodes that see all of them."""
 
     @abstractmethod
     def central(self, rank: int) -> float:
@@ -177,17 +182,29 @@ class PrivateStepsOfNodes(Mechanism):
         self._plans = experiment.privacy
         shards = map(experiment.samples.shard, range(self.graph.num_nodes))
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
+        self._edges = options.edges
+        if self._edges is not None:
+            adjacency = np.zeros((len(self._plans), len(self._plans)))
+            for rank, plan in enumerate(self._plans):
+                adjacency[rank, [*(plan.edges.neighbors if plan.edges else ())]] = 1
+            self._amplification = cache(partial(self._edges.amplification, adjacency))
         # Most nodes have the same plan.
         self._epsilon = cache(partial(options.spent, delta=self.delta))
 
-    def spent(self, rank: int, rounds: int) -> float:
+    def spent(self, rank: int, rounds: int, observers: Collection[int]) -> float:
         plan = self._plans[rank]
+        if self._edges is not None and plan.edges is not None:
+            # Observers know the noise of their own edges.
+            ratio = plan.edges.edge / plan.edges.own
+            known = tuple(sorted({*observers} - {rank}))
+            plan = replace(plan, noise=plan.edges.own / sqrt(self._amplification(ratio, known)[rank]))
         # A node whose budget is spent makes no more steps.
         return self._epsilon(plan, sum(self._steps[rank][: min(rounds, plan.rounds)]))
 
     def central(self, rank: int) -> float:
         # Batches of all nodes have the same expected size, so their noises simply add up.
-        together = sqrt(sum(plan.noise**2 for plan in self._plans))
+        noises = (plan.noise if plan.edges is None else plan.edges.own for plan in self._plans)
+        together = sqrt(sum(noise**2 for noise in noises))
         plan = replace(self._plans[rank], noise=together)
         return self._epsilon(plan, sum(self._steps[rank][: self.rounds]))
 
@@ -202,7 +219,7 @@ class NoiseOfMuffliato(Mechanism):
         self.doubts = () if scheme.generator == "secure" else SEEDED
         self._noise, self._c = scheme.noise, scheme.coefficients(self.graph)
 
-    def spent(self, rank: int, rounds: int) -> float:
+    def spent(self, rank: int, rounds: int, observers: Collection[int]) -> float:
         return gaussian_epsilon(sqrt(rounds) / self._noise, self.delta)
 
     def central(self, rank: int) -> float:

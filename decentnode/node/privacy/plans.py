@@ -13,7 +13,7 @@ from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.node.privacy.workload import gram_of
+from decentnode.node.privacy.workload import edges_of, gram_of
 from decentnode.node.run_samples import RunSamples
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.base import Privacy, PrivacyPlan
@@ -47,8 +47,16 @@ def plans_of(
     weighted_graph = WeightedGraph(graph, settings.make_mixing(), settings.seed)
     gram = cache(partial(gram_of, weighted_graph))
     plan = cache(lambda size, steps: privacy.plan(size, expected, steps, partial(gram, steps)))
-    shards = map(samples.shard, range(len(samples.parts)))
-    plans = tuple(plan(shard.size, steps_of(settings, shard, graph)) for shard in shards)
+    shards = [*map(samples.shard, range(len(samples.parts)))]
+    steps = [steps_of(settings, shard, graph) for shard in shards]
+    plans = tuple(plan(shard.size, of_node) for shard, of_node in zip(shards, steps, strict=True))
+    if privacy.edges is not None:
+        restarts = bool(settings.failures.restart.attempts)
+        if restarts or settings.failures.start != "all":
+            what = "a node that comes later lacks the keys that its neighbors draw noise of edges from"
+            key = "failures.restart.attempts" if restarts else "failures.start"
+            raise BadInput.at(key, f"{what}; leave it out")
+        plans = privacy.over_edges(plans, steps, *edges_of(weighted_graph, steps))
     most = len(settings.mapping.make().machines) * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := kept_bytes(plans, network)) > most:
         what = f"keeps {readable_bytes(needed)} of noise at all nodes, and there are {readable_bytes(most)}"

@@ -78,3 +78,31 @@ def _products(weighted_graph: WeightedGraph, rounds: int) -> Iterator[Matrix]:
         yield flat @ flat.T
         if later < rounds:
             chains = np.concatenate([weighted_graph.matrix(later) @ chains, np.eye(n)[None]])
+
+
+def edges_of(weighted_graph: WeightedGraph, steps: Sequence[Sequence[int]]) -> tuple[Matrix, Matrix]:
+    """The adjacency of a graph, and how noise of its nodes moves models, both of shape (n, n).
+
+    Noise of covariance S in each step moves models by tr(S G), squared and added up over all that `gram_of`
+    counts. Raises BadInput for graphs and steps with which noise of edges does not cancel.
+    """
+    graph, n = weighted_graph.graph, weighted_graph.num_nodes
+    if not weighted_graph.static or graph.directed or graph.is_negotiated or graph.needs_service:
+        what = "edges needs an undirected graph that does not change, so that both ends add its noise"
+        raise BadInput.at("training.privacy.correlation", what)
+    if rank := next((rank for rank, of_node in enumerate(steps) if [*of_node] != [*steps[0]]), None):
+        what = f"edges needs equally many steps at all nodes, and rank {rank} makes others than rank 0"
+        raise BadInput.at("training.privacy.correlation", f"{what}; set training.steps_per_round")
+    adjacency = np.zeros((n, n))
+    for i in range(n):
+        adjacency[i, [*graph.partners(i)]] = 1
+    weights, moved, gram = weighted_graph.matrix(0), np.eye(n), np.zeros((n, n))
+    counts, rounds = np.asarray(steps[0]), len(steps[0])
+    # As in `gram_of`: after each step that is not the last of its round, and after each mix.
+    gram += (counts * (counts - 1) // 2).clip(0).sum() * moved
+    for apart in range(1, rounds + 1):
+        moved = weights @ moved
+        of_mixes = counts[: rounds - apart + 1].sum()
+        of_steps = (counts[: rounds - apart] * (counts[apart:] - 1).clip(0)).sum()
+        gram += (of_mixes + of_steps) * moved.T @ moved
+    return adjacency, gram

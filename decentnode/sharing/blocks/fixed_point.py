@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, Mask, scratch_for
+from decentnode.core.pair_keys import PIECE_BYTES, Mask, scratch_for
 
 INTEGERS = {32: torch.int32, 64: torch.int64}
 

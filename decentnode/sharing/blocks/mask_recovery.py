@@ -20,8 +20,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
+from decentnode.core.pair_keys import Mask, PairKeys, stream
 from decentnode.core.payload import Field, Layout, Payload
-from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys, stream
 from decentnode.sharing.blocks.secret_sharing import SHARE_BYTES, combine, split
 
 MOST_SENDERS = 64
@@ -48,7 +48,7 @@ def needed(senders: int, threshold: float) -> int:
 class SenderGroup:
     """One sender's view of the senders to one receiver in a round."""
 
-    keys: MaskKeys
+    keys: PairKeys
     rank: int
     receiver: int
     round: int
@@ -177,7 +177,7 @@ def sealed_shares(incoming: Mapping[int, Payload], senders: Sequence[int]) -> di
     return {a: shares for a, shares in sorted(shares_by_sender.items()) if len(shares) == size}
 
 
-def _cipher(keys: MaskKeys, owner: int, holder: int, group: SenderGroup) -> AESGCM:
+def _cipher(keys: PairKeys, owner: int, holder: int, group: SenderGroup) -> AESGCM:
     """Encrypts one message, so its nonce may be 0: the key is of this owner, holder, receiver and round."""
     other = holder if owner == group.rank else owner
     upward = int(owner < holder)

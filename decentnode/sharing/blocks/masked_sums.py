@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 from torch import Tensor
 
+from decentnode.core.pair_keys import Mask, PairKeys
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
@@ -16,7 +17,6 @@ from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Positive
 from decentnode.sharing.base import Promises, Requirements, Sharing
 from decentnode.sharing.blocks.fixed_point import FixedPoint, OutOfRange
-from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys
 
 TRIED_ROUNDS = 16
 """Rounds of a graph without period in which enough senders are looked for."""
@@ -37,8 +37,8 @@ class MaskedSums(Sharing):
     bits: Literal[32, 64] = 32
     least_senders: Annotated[int, Ge(2)] = 2
     """The least number k of senders: k - 2 of them may reveal their models, and the others stay hidden."""
-    _keys: MaskKeys = field(
-        default_factory=lambda: MaskKeys(os.urandom(32)), init=False, repr=False, compare=False
+    _keys: PairKeys = field(
+        default_factory=lambda: PairKeys(os.urandom(32)), init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,8 @@ from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
-from decentnode.training.privacy.correlation import Strategy, Workload
+from decentnode.training.privacy.correlation import Matrix, Strategy, Workload
+from decentnode.training.privacy.edges import Edges, EdgeShare
 
 History = list[tuple[float, float, int]]
 """The rate, noise and number of equal steps in a row, in their order."""
@@ -34,6 +35,8 @@ class PrivacyPlan:
     """The first rounds whose steps the budget allows."""
     strategy: Strategy | None = None
     """How their noise hangs together, and which samples they may use; None: nothing does, and all."""
+    edges: EdgeShare | None = None
+    """Their noise, where part of it cancels, and `noise` is what protects as much alone; None: none does."""
 
     @property
     def period(self) -> int:
@@ -69,6 +72,13 @@ class PrivateSteps(Stateful, ABC):
     @abstractmethod
     def after(self, steps: int) -> History:
         """The history after so many further steps."""
+
+    def handshake(self) -> bytes:
+        """What all nodes need of this one before its first step, equally long at all; empty: nothing."""
+        return b""
+
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        """Takes what the nodes gave, by rank."""
 
     def recover(self, history: History) -> None:
         """Continues after what earlier processes of this node have spent, also where no checkpoint has it."""
@@ -133,6 +143,20 @@ class Privacy(ABC):
 
         `workload`: how their noise moves models. Raises BadInput where the options ask for what cannot be.
         """
+
+    @property
+    def edges(self) -> Edges | None:
+        """How noise cancels over edges; None: it does not."""
+        return None
+
+    def over_edges(
+        self, plans: Sequence[PrivacyPlan], steps: Sequence[Sequence[int]], adjacency: Matrix, gram: Matrix
+    ) -> tuple[PrivacyPlan, ...]:
+        """The plans of all nodes with noise that cancels over edges; `steps`: of each node in each round.
+
+        `adjacency`: of the graph, 0 and 1, shape (n, n); `gram`: how noise moves models, shape (n, n).
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def spent(self, plan: PrivacyPlan, steps: int, delta: float) -> float:

@@ -127,6 +127,8 @@ class Correlation(ABC):
 
     is_independent: ClassVar[bool] = False
     """Whether C = I, so that a step needs neither those before it nor a plan of those after it."""
+    has_edges: ClassVar[bool] = False
+    """Whether neighbors add noise that cancels."""
 
     def bands(self, steps: int, most: int | None) -> Sequence[int]:
         """The numbers of diagonals of C that are tried, of which the best is taken.

@@ -8,6 +8,7 @@ from itertools import accumulate
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from annotated_types import Gt, Lt
 from torch import Tensor, nn
@@ -34,9 +35,11 @@ from decentnode.training.privacy.correlation import (
     CorrelatedNoise,
     Correlation,
     Independent,
+    Matrix,
     Participation,
     Workload,
 )
+from decentnode.training.privacy.edges import EdgeNoise, Edges, EdgeShare
 from decentnode.training.privacy.per_example import ClippedSum
 
 LEAST_GIVEN = 1e-3
@@ -110,7 +113,9 @@ class DpSgd(Privacy):
         is_exact = self.sampling == "cyclic" and self.accountant != "none"
         accountant = "gaussian" if is_exact else self.accountant
         correlation = name_of(self.correlation)
-        return {"name": "dp_sgd", "delta": self.delta, "accountant": accountant, "correlation": correlation}
+        described = {"name": "dp_sgd", "delta": self.delta, "accountant": accountant}
+        against = {} if self.edges is None else {"adversary": self.edges.adversary}
+        return described | {"correlation": correlation} | against
 
     def check(self, network: nn.Module, samples: Samples) -> None:
         for name, part in network.named_modules():
@@ -146,11 +151,38 @@ class DpSgd(Privacy):
         bands = self.correlation.bands(max(1, total), self._most_bands(size, expected))
         plans = [self._plan(size, expected, total, band, workload) for band in bands]
         plan = plans[0] if len(plans) == 1 else self._best(plans, workload)
+        return self._limited(plan, steps)
+
+    def _limited(self, plan: PrivacyPlan, steps: Sequence[int]) -> PrivacyPlan:
+        """The plan with the rounds that the budget allows."""
         affordable, budget = len(steps), self.epsilon or float("inf")
         if self.on_spent == "stop" and plan.epsilon > budget and self.accountant != "none":
             spent = partial(self.spent, plan, delta=self.delta)
             affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: spent(count) > budget)
         return replace(plan, rounds=affordable)
+
+    @property
+    def edges(self) -> Edges | None:
+        return self.correlation if isinstance(self.correlation, Edges) else None
+
+    def over_edges(
+        self, plans: Sequence[PrivacyPlan], steps: Sequence[Sequence[int]], adjacency: Matrix, gram: Matrix
+    ) -> tuple[PrivacyPlan, ...]:
+        assert self.edges is not None
+        ratio = self.edges.chosen_ratio(adjacency, gram)
+        sensitivities = self.edges.sensitivities(adjacency, ratio).tolist()
+        # All nodes have the same noise of their own, so that no edge cancels in part.
+        own = self.noise
+        if own is None:
+            own = max(plan.noise * far for plan, far in zip(plans, sensitivities, strict=True))
+        found = []
+        for rank, (plan, far) in enumerate(zip(plans, sensitivities, strict=True)):
+            neighbors = tuple(np.flatnonzero(adjacency[rank]).tolist())
+            share = EdgeShare(own, ratio * own, neighbors)
+            plan = replace(plan, noise=own / far, edges=share)
+            plan = replace(plan, epsilon=self.spent(plan, plan.steps, self.delta))
+            found.append(self._limited(plan, steps[rank]))
+        return tuple(found)
 
     def _best(self, plans: Sequence[PrivacyPlan], workload: Workload) -> PrivacyPlan:
         """The plan whose noise moves models least at the epsilon of the first."""
@@ -199,7 +231,9 @@ class DpSgd(Privacy):
             return ACCOUNTANTS[self.accountant].epsilon([spending], delta)
         if not steps or not plan.rate:
             return 0.0
-        return gaussian_epsilon(plan.noise, float(plan.strategy.sensitivities[steps - 1]), delta)
+        return gaussian_epsilon(
+            plan.noise, float(plan.strategy.sensitivities[min(steps, plan.steps) - 1]), delta
+        )
 
     def _noise_for(self, plan: PrivacyPlan, epsilon: float) -> float:
         """The least noise with which all steps of a plan spend at most epsilon; raises BadInput."""
@@ -232,8 +266,14 @@ class DpSgdSteps(PrivateSteps):
             if dp_sgd.sampling == "shuffle"
             else PoissonBatches(shard, batch_size, plan.rate, source=self.source, period=plan.period)
         )
-        self.correlated = CorrelatedNoise(plan.strategy, vector.layout.dtype) if plan.strategy else None
-        """The noise of the steps; None: independent draws."""
+        self.correlated: CorrelatedNoise | EdgeNoise | None = None
+        """The noise of the steps, in units of that of the plan; None: independent draws."""
+        self._deviation = plan.noise * dp_sgd.clip
+        if plan.edges is not None:
+            self.correlated = EdgeNoise(plan.edges, shard.rank, shard.seed if seeded else None)
+            self._deviation = dp_sgd.clip
+        elif plan.strategy is not None:
+            self.correlated = CorrelatedNoise(plan.strategy, vector.layout.dtype)
         self._dp_sgd = dp_sgd
         self._plan = plan
         self._vector = vector
@@ -241,6 +281,13 @@ class DpSgdSteps(PrivateSteps):
         self._expected = plan.rate * len(shard.indices) / plan.period
         self._sum = ClippedSum(objective, vector.layout)
         self._is_spent = False
+
+    def handshake(self) -> bytes:
+        return self.correlated.handshake() if isinstance(self.correlated, EdgeNoise) else b""
+
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        if isinstance(self.correlated, EdgeNoise):
+            self.correlated.receive_handshakes(handshakes)
 
     def begin(self, steps: int) -> int:
         budget = self._dp_sgd.epsilon
@@ -261,10 +308,12 @@ class DpSgdSteps(PrivateSteps):
         gradient = self._vector.gradient[:parameters]
         losses = [self._sum.add(batch, clip, gradient) for batch in batches]
         if self._plan.noise:
-            row = (
-                self.source.normal if self.correlated is None else partial(self.correlated.draw, self.source)
+            drawn = (
+                self.source.normal(parameters)
+                if self.correlated is None
+                else self.correlated.draw(self.source, parameters)
             )
-            noise = row(parameters).mul_(self._plan.noise * clip)
+            noise = drawn.mul_(self._deviation)
             gradient.add_(noise.to(gradient.device, gradient.dtype))
         if not self._is_sum:
             gradient.div_(self._expected)
@@ -283,7 +332,7 @@ class DpSgdSteps(PrivateSteps):
         accountant = ACCOUNTANTS.get(self._dp_sgd.accountant)
         if accountant is None:
             return float("inf")
-        if self.correlated is not None:
+        if self._plan.strategy is not None:
             return self._dp_sgd.spent(self._plan, total(self.history) + more, self._dp_sgd.delta)
         spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
         return accountant.epsilon(spent, self._dp_sgd.delta)
@@ -298,7 +347,9 @@ class DpSgdSteps(PrivateSteps):
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
             "steps were repeated after a restart, and correlated noise is accounted for once": (
-                self.correlated is not None and total(self.history) != self.correlated.step
+                self._plan.strategy is not None
+                and self.correlated is not None
+                and total(self.history) != self.correlated.step
             ),
             f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }

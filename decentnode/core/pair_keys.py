@@ -1,4 +1,4 @@
-"""Masks that two nodes share and that are random to all others."""
+"""Masks and noise that two nodes share and that are random to all others."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from torch import Tensor
 
+from decentnode.core.rng import RandomSource
 from decentnode.errors import RunFailed
 
 PIECE_BYTES = 1 << 18
@@ -43,7 +44,7 @@ def stream(key: bytes) -> Callable[[int], bytes]:
     return lambda count: encryptor.update(bytes(count))
 
 
-class MaskKeys:
+class PairKeys:
     """A node's key pair and what it shares with each other node (X25519: RFC 7748, HKDF: RFC 5869)."""
 
     def __init__(self, secret: bytes) -> None:
@@ -89,6 +90,19 @@ class MaskKeys:
             raise RunFailed(f"what rank {other} gave is no public key: {error}") from error
         self._shared[other] = HKDF(SHA256(), 32, None, b"decentnode pair").derive(secret)
         return self._shared[other]
+
+
+class KeyedSource(RandomSource):
+    """Numbers that all with a key draw, and nobody else; the key serves this one source alone."""
+
+    is_secret = True
+
+    def __init__(self, key: bytes) -> None:
+        """`key`: 16 bytes."""
+        self._stream = stream(key)
+
+    def bytes(self, count: int) -> bytearray:
+        return bytearray(self._stream(count))
 
 
 def scratch_for(values: Tensor) -> bytearray:
