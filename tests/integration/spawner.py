@@ -125,9 +125,14 @@ def serve(door: socket.socket) -> None:
         return
     import torch._dynamo  # noqa: F401
 
+    import decentnode.attacks.passive.attacker
     import decentnode.cli.app
-    import decentnode.launcher.launcher
-    import decentnode.launcher.report.live_view  # noqa: F401
+    import decentnode.launcher.report.live_view
+    import decentnode.launcher.start
+    import decentnode.results.attack_results
+    import decentnode.results.cards
+    import decentnode.results.writers.process
+    import decentnode.sharing.blocks.lockstep  # noqa: F401
 
     gc.freeze()
     selector = selectors.DefaultSelector()
