@@ -114,7 +114,7 @@ class Spawner:
             os.close(end)
 
     def python(self) -> Path:
-        """An executable that is `python`; what is neither a module nor a script goes to the real one."""
+        """An executable that is `python`; what comes from the standard input goes to the real one."""
         return self.folder / "python"
 
 
@@ -216,7 +216,11 @@ def set_limits(limits: str) -> None:
 
 
 def execute(words: list[str]) -> None:
-    """What `python` does with a module or a script, and its arguments."""
+    """What `python` does with a module, a script or code, and its arguments."""
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        return
     if words[0] == "-m":
         sys.argv = [words[1], *words[2:]]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
