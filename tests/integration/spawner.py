@@ -4,6 +4,7 @@ It has no thread and nothing of a run, so that what it forks is as good as new. 
 scripts and commands that start others: with it in PYTHON_EXEC, which torchrun reads, these are forked, too.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -220,6 +221,7 @@ def execute(words: list[str]) -> None:
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
         exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        atexit._run_exitfuncs()
         return
     if words[0] == "-m":
         sys.argv = [words[1], *words[2:]]
