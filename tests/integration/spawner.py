@@ -218,18 +218,20 @@ def set_limits(limits: str) -> None:
 
 def execute(words: list[str]) -> None:
     """What `python` does with a module, a script or code, and its arguments."""
-    if words[0] == "-c":
-        sys.argv = ["-c", *words[2:]]
-        exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
-        atexit._run_exitfuncs()
-        return
     if words[0] == "-m":
         sys.argv = [words[1], *words[2:]]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return
-    sys.argv = words
-    sys.path.insert(0, str(Path(words[0]).parent))
-    runpy.run_path(words[0], run_name="__main__")
+    try:
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).parent))
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
 
 
 def enter(namespace: str) -> None:

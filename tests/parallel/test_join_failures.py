@@ -275,7 +275,7 @@ def launched(tmp_path, script, nodes):
     (tmp_path / "loop.py").write_text(script)
     words = ["launch", "--nodes", str(nodes), str(tmp_path / "loop.py"), str(tmp_path)]
     python = str(Spawner.of_this_process().python())
-    variables = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    variables = {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python, "TMPDIR": str(tmp_path)}
     return subprocess.Popen(
         [python, "-m", "decentnode", *words], cwd=tmp_path, env={**os.environ, **variables}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
