@@ -16,6 +16,7 @@ import torch
 from hypothesis import settings
 
 from decentnode.core.packages import load_plugins
+from decentnode.node.plugin_sources import package_digest, package_hashes
 from tests.integration.spawner import SHARED, WORKER, Spawner
 
 # A busy machine is no defect: property tests judge answers, never how long they took.
@@ -96,6 +97,9 @@ def pytest_collection() -> Iterator[object]:
     try:
         return (yield)
     finally:
+        # Each run that is forked from a test would read 600 files for these.
+        package_digest()
+        package_hashes()
         gc.freeze()
         gc.enable()
 

@@ -134,7 +134,11 @@ def serve(door: socket.socket) -> None:
     import decentnode.results.cards
     import decentnode.results.writers.process
     import decentnode.sharing.blocks.lockstep  # noqa: F401
+    from decentnode.node.plugin_sources import package_digest, package_hashes
 
+    # Each run would read 600 files for these.
+    package_digest()
+    package_hashes()
     gc.freeze()
     selector = selectors.DefaultSelector()
     selector.register(door, selectors.EVENT_READ)
