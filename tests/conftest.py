@@ -1,7 +1,9 @@
 """Settings, options and fixtures that all tests share."""
 
 import gc
+import itertools
 import os
+import re
 import signal
 from collections.abc import Iterator
 
@@ -14,7 +16,8 @@ import torch
 from hypothesis import settings
 
 from decentnode.core.packages import load_plugins
-from tests.integration.spawner import SHARED, Spawner
+from decentnode.node.plugin_sources import package_digest, package_hashes
+from tests.integration.spawner import SHARED, WORKER, Spawner
 
 # A busy machine is no defect: property tests judge answers, never how long they took.
 settings.register_profile("decentnode", deadline=None, max_examples=50)
@@ -47,6 +50,18 @@ SLOW = (
     "tests/training/test_tokens.py",
 )
 """Tests that start processes, or wait for time to pass."""
+
+
+FOLDERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """As pytest's, which lists the folders of all tests before it to find a number."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{os.environ.get(WORKER, '0')}-{next(FOLDERS)}-{name}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture
@@ -82,6 +97,9 @@ def pytest_collection() -> Iterator[object]:
     try:
         return (yield)
     finally:
+        # Each run that is forked from a test would read 600 files for these.
+        package_digest()
+        package_hashes()
         gc.freeze()
         gc.enable()
 

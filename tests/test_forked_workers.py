@@ -34,6 +34,7 @@ def pytest_with(folder, *words):
     for name, content in FILES.items():
         (folder / name).write_text(re.sub(r"^        ", "", content.lstrip("\n"), flags=re.MULTILINE))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DECENTNODE_TESTS_SPAWNER": str(folder)}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = ["-m", "pytest", "-q", "-rA", "-p", "tests.support.forked_workers", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, *command, "--rootdir", str(folder), *words],

@@ -6,10 +6,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TREES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "decentnode").rglob("*.py"))}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 CONTAINERS = {
@@ -50,20 +50,37 @@ NAMED_BY_ROLE = {
 }
 """Classes whose instances have other words, all or those of one name, and what these words are."""
 
-OURS = {node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-BASES: defaultdict[str, set[str]] = defaultdict(set)
-"""What each class derives from, and the unions that it is a member of."""
-for tree in TREES.values():
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            BASES[node.name] |= {
-                ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases
-            }
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
-            for member in ast.walk(node.value):
-                if isinstance(member, ast.Name):
-                    BASES[member.id].add(ast.unparse(node.targets[0]))
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The sources; not as a constant, because all tests that fork would copy 160 MB."""
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "decentnode").rglob("*.py"))}
+
+
+@cache
+def bases() -> dict[str, set[str]]:
+    """What each of our classes derives from, and the unions that a class is a member of."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for tree in trees().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name] |= {
+                    ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases
+                }
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+                for member in ast.walk(node.value):
+                    if isinstance(member, ast.Name):
+                        found[member.id].add(ast.unparse(node.targets[0]))
+    return found
+
+
+@cache
+def ours() -> set[str]:
+    """The names of our classes."""
+    return {
+        node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }
 
 
 def stem(word: str) -> str:
@@ -88,7 +105,7 @@ def words(name: str) -> set[str]:
 
 def with_bases(name: str) -> set[str]:
     """A class, the unions that it is a member of, and all that it derives from."""
-    return {name}.union(*(with_bases(base) for base in BASES.get(name, ()) if base != name))
+    return {name}.union(*(with_bases(base) for base in bases().get(name, ()) if base != name))
 
 
 def classes_in(annotation: ast.expr) -> Iterator[str]:
@@ -144,9 +161,9 @@ def typed_identifiers(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
 
 def strangers() -> Iterator[tuple[set[str], str]]:
     """Identifiers that share no word with their classes: the exceptions for them, and their places."""
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for identifier, annotation, line in typed_identifiers(tree):
-            classes = {base for name in classes_in(annotation) if name in OURS for base in with_bases(name)}
+            classes = {base for name in classes_in(annotation) if name in ours() for base in with_bases(name)}
             if identifier.endswith("__"):
                 continue
             if classes and not words(identifier) & {word for name in classes for word in words(name)}:
@@ -208,7 +225,7 @@ def with_a_word_to_avoid(path: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_identifier_has_a_word_that_the_glossary_rules_out():
-    found = [place for path, tree in TREES.items() for place in with_a_word_to_avoid(path, tree)]
+    found = [place for path, tree in trees().items() for place in with_a_word_to_avoid(path, tree)]
     without_lines = {re.sub(r":\d+", "", place): place for place in found}
     assert [place for name, place in without_lines.items() if name not in OTHERS] == []
     assert without_lines.keys() >= OTHERS.keys()

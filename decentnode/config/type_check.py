@@ -130,6 +130,14 @@ def is_plugin(hint: Any) -> bool:
 
 def holds_plugins(hint: Any, *around: Any) -> bool:
     """Whether a type is that of a plug-in, or has one in its lists, unions and sections."""
+    try:
+        return _holds_plugins(hint, *around)
+    except TypeError:  # an unhashable annotation
+        return _holds_plugins.__wrapped__(hint, *around)
+
+
+@cache
+def _holds_plugins(hint: Any, *around: Any) -> bool:
     if is_plugin(hint) or hint in around:
         return is_plugin(hint)
     inner = _hints(hint).values() if is_dataclass(hint) else get_args(hint)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import cache
 from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
@@ -426,5 +427,10 @@ def loaded_plugins() -> tuple[str, ...]:
 
 def registry_of(cls: object) -> Registry | None:
     """Returns the registry of a plug-in's class, or of the base of a kind; None for any other object."""
-    names = {f"{base.__module__}:{base.__qualname__}" for base in getattr(cls, "__mro__", ())}
+    return _registry_of(cls) if isinstance(cls, type) else None
+
+
+@cache
+def _registry_of(cls: type) -> Registry | None:
+    names = {f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__}
     return next((registry for registry in REGISTRIES if not names.isdisjoint(registry.base_names)), None)

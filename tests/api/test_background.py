@@ -1,8 +1,7 @@
 """`decentnode.start`: a run beside the program, its results meanwhile, and its end with the program."""
 
+import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.formats.reader import read_object
 from tests.api.test_commands import values as values  # a fixture
 from tests.integration.running import alive, descendants, wait_until
+from tests.integration.spawner import ROOT, Spawner
 
 END = 60.0
 SCRIPT = """
@@ -70,14 +70,18 @@ def test_a_run_in_the_background_that_fails_says_so_once(capfd, tmp_path, monkey
 @pytest.mark.parametrize("signum", [None, signal.SIGKILL])
 def test_no_process_outlives_the_program(tmp_path, signum):
     tail = "time.sleep(100)" if signum else ""
-    command = [sys.executable, "-c", SCRIPT + tail]
-    program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    said = tmp_path / "said.txt"
+    with said.open("wb") as output:
+        words, environment = ["-c", SCRIPT + tail], os.environ | {"PYTHONPATH": str(ROOT)}
+        program = Spawner.of_this_process().start(words, tmp_path, environment, output.fileno())
     records = tmp_path / "run" / "records"
     wait_until(lambda: any(path.stat().st_size for path in records.glob("*")), END, lambda: "no record")
     processes = descendants(program.pid)
+    assert processes
     if signum:
         program.send_signal(signum)
-    text = program.communicate(timeout=END)[1]
+    program.wait(END)
+    text = said.read_text()
     wait_until(lambda: not any(map(alive, processes)), END)
     if signum is None:
         line = f"decentnode.start: the program ends, so {tmp_path}/run is stopped; handle.wait() waits for"

@@ -420,11 +420,12 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
 def run_script(folder, content):
     """Runs a script in a folder, in a process that has torch in memory; it must succeed."""
     (folder / "script.py").write_text(content)
-    words = [Spawner.of_this_process().python(), "script.py"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    python = str(Spawner.of_this_process().python())
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python}
     done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
+        [python, "script.py"],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
 
@@ -455,7 +456,10 @@ def test_the_page_runs(tmp_path, monkeypatch):
     """The code of docs/python.md, with fewer rounds."""
     monkeypatch.chdir(tmp_path)
     first, _, *own = blocks("docs/python.md", "python")
-    script = "".join([first, *own]).replace("rounds=20", "rounds=2, evaluation={'every': 1}")
+    few = "rounds=2, graph={'name': 'ring', 'nodes': 4}, evaluation={'every': 1, 'figures': False}"
+    script = "".join([first, *own]).replace("rounds=20", few)
+    for rounds in ('"rounds": 10', '"rounds": 2'):
+        script = script.replace(rounds, f'{rounds}, "evaluation": {{"figures": False}}')
     done = run_script(tmp_path, script)
     assert (tmp_path / "choco.png").stat().st_size
     assert "run: all 4 nodes finished 10 rounds" in done.stdout

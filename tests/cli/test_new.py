@@ -3,20 +3,25 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from decentnode.cli.new import SECTIONS, make_folder
 from decentnode.config import loader
 from decentnode.config.shipped import TEMPLATES
+from tests.integration.spawner import ROOT, Spawner
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
+
+@pytest.fixture(scope="module")
+def environment():
+    """Of commands whose Python has torch in memory, with no plug-ins of pytest."""
+    python = str(Spawner.of_this_process().python())
+    mine = {"PYTHONPATH": str(ROOT), "PYTHON": python, "PYTHON_EXEC": python}
+    return os.environ | mine | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 @pytest.mark.slow
-def test_an_experiment_with_all_parts_passes_its_own_tests_which_run_it(call, tmp_path):
+def test_an_experiment_with_all_parts_passes_its_own_tests_which_run_it(call, tmp_path, environment):
     folder = tmp_path / "mixing"
     code, out, _ = call("new", folder, "--with", "scheme,dataset,model,graph")
     assert code == 0
@@ -27,22 +32,22 @@ def test_an_experiment_with_all_parts_passes_its_own_tests_which_run_it(call, tm
     readme = (folder / "README.md").read_text().splitlines()
     assert (readme[0], len(readme)) == ("# mixing", 10)
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=200,
+        [environment["PYTHON"], "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert tests.returncode == 0, tests.stdout
     assert "4 passed" in tests.stdout
 
 
 @pytest.mark.slow
-def test_an_experiment_without_parts_runs_by_its_script_from_anywhere(tmp_path):
+def test_an_experiment_without_parts_runs_by_its_script_from_anywhere(tmp_path, environment):
     folder = tmp_path / "plain"
     [*make_folder(folder)]
     assert len([*folder.iterdir()]) == 5
     assert "my_" not in "".join(path.read_text() for path in folder.iterdir())
     options = ["rounds=2", "communication=inproc", "evaluation.figures=false"]
     run = [str(folder / "run.sh"), *options]
-    answer = subprocess.run(run, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    answer = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     assert answer.returncode == 0, answer.stderr
     assert "plain: all 8 nodes finished 2 rounds" in answer.stdout
     assert [path.name.startswith("plain-") for path in (folder / "runs").iterdir()] == [True]

@@ -177,10 +177,11 @@ class Case:
 
     def write(self, folder: Path) -> None:
         """Puts the files of the case, and those that all share, into a folder."""
-        for name, content in (COMMON | dict(self.files)).items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        files = COMMON | dict(self.files)
+        for parent in {(folder / name).parent for name in files if "/" in name}:
+            parent.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         for name, mode in self.modes.items():
             (folder / name).chmod(mode)
 

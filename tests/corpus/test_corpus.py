@@ -7,6 +7,7 @@ import socket
 import sys
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -14,7 +15,7 @@ import typer.main
 from decentnode.cli import app as cli
 from decentnode.core.timeouts import Timeouts
 from tests.corpus.bad_cases import bad_cases
-from tests.corpus.case import Case, edited
+from tests.corpus.case import COMMON, Case, edited
 from tests.corpus.good_cases import good_cases
 
 BAD, GOOD = bad_cases(), good_cases()
@@ -34,8 +35,15 @@ def busy():
         yield listener.getsockname()[1]
 
 
+@pytest.fixture(scope="module")
+def modules():
+    """The names of the modules that cases write."""
+    files = {name for case in BAD + GOOD for name in COMMON | dict(case.files)}
+    return sorted(Path(name).stem for name in files if name.startswith("corpus_"))
+
+
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys, busy):
+def call(tmp_path, monkeypatch, capsys, busy, modules):
     """Runs a case in this process; gives exit code, and what stands on standard error and standard output."""
 
     def run(case):
@@ -45,8 +53,8 @@ def call(tmp_path, monkeypatch, capsys, busy):
         monkeypatch.setattr(Timeouts, "early_end", 0.1)
         with pytest.raises(SystemExit) as ended:
             cli.main(case.command(busy))
-        for name in [name for name in sys.modules if name.startswith("corpus_")]:
-            del sys.modules[name]
+        for name in modules:
+            sys.modules.pop(name, None)
         told = capsys.readouterr()
         return ended.value.code or 0, told.err, told.out
 

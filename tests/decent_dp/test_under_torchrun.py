@@ -1,9 +1,11 @@
 """A script as Decent-DP's users write it, started by torchrun: imports, start, loop, evaluation, average."""
 
+import os
 import subprocess
-import sys
 
 import pytest
+
+from tests.integration.spawner import ROOT, Spawner
 
 SCRIPT = """
 from functools import partial
@@ -54,8 +56,11 @@ def test_a_script_for_decent_dp_under_torchrun(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    python = str(Spawner.of_this_process().python())
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python}
     run = subprocess.run(
-        [sys.executable, *launch, str(script)], capture_output=True, text=True, timeout=120, check=False
-    )
+        [python, *launch, str(script)],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == [f"rank {rank} of 2 has trained" for rank in range(2)]

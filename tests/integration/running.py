@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,10 +111,12 @@ class Run:
 
 
 def children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """The living processes that any thread of a process has started."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
 
 
 def descendants(pid: int) -> list[int]:

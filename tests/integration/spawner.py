@@ -4,6 +4,7 @@ It has no thread and nothing of a run, so that what it forks is as good as new. 
 scripts and commands that start others: with it in PYTHON_EXEC, which torchrun reads, these are forked, too.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -114,7 +115,7 @@ class Spawner:
             os.close(end)
 
     def python(self) -> Path:
-        """An executable that is `python`; what is neither a module nor a script goes to the real one."""
+        """An executable that is `python`; what comes from the standard input goes to the real one."""
         return self.folder / "python"
 
 
@@ -125,10 +126,19 @@ def serve(door: socket.socket) -> None:
         return
     import torch._dynamo  # noqa: F401
 
+    import decentnode.attacks.passive.attacker
     import decentnode.cli.app
-    import decentnode.launcher.launcher
-    import decentnode.launcher.report.live_view  # noqa: F401
+    import decentnode.launcher.report.live_view
+    import decentnode.launcher.start
+    import decentnode.results.attack_results
+    import decentnode.results.cards
+    import decentnode.results.writers.process
+    import decentnode.sharing.blocks.lockstep  # noqa: F401
+    from decentnode.node.plugin_sources import package_digest, package_hashes
 
+    # Each run would read 600 files for these.
+    package_digest()
+    package_hashes()
     gc.freeze()
     selector = selectors.DefaultSelector()
     selector.register(door, selectors.EVENT_READ)
@@ -211,14 +221,21 @@ def set_limits(limits: str) -> None:
 
 
 def execute(words: list[str]) -> None:
-    """What `python` does with a module or a script, and its arguments."""
+    """What `python` does with a module, a script or code, and its arguments."""
     if words[0] == "-m":
         sys.argv = [words[1], *words[2:]]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return
-    sys.argv = words
-    sys.path.insert(0, str(Path(words[0]).parent))
-    runpy.run_path(words[0], run_name="__main__")
+    try:
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).parent))
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
 
 
 def enter(namespace: str) -> None:

@@ -57,6 +57,8 @@ def shell(checkout: Path, commands: str, python: str = "warm") -> str:
         "PATH": f"{checkout / python}:{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
         "PYTHON": str(checkout / python / "python"),
+        # What commands start themselves: it draws pictures, or asks for facts about torch.
+        "PYTHON_EXEC": str(checkout / python / "python"),
     }
     answer = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],

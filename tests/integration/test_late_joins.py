@@ -12,7 +12,9 @@ from tests.integration.running import Run, alive, call, wait_until
 from tests.integration.test_machines import machines
 
 ENDLESS = ["rounds=100000", "evaluation.every=0", "sharing=faulty:Paced"]
-FOUR = [*ENDLESS, "graph=ring", "graph.nodes=4"]
+SLOWER = "sharing.pace=0.05"
+"""For what is waited for by the clock: half of the rounds meanwhile."""
+FOUR = [*ENDLESS, SLOWER, "graph=ring", "graph.nodes=4"]
 
 
 def restart_node(run: Run, rank: int) -> tuple[int, str]:
@@ -45,8 +47,8 @@ def test_a_dead_node_is_restarted_when_somebody_asks(tmp_path):
 def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others_are(tmp_path, keeps):
     """As one that went on alone, or whose peers were resumed from an earlier round; nobody follows it."""
     here = "mapping={machines: [{address: localhost, nodes: 4}]}"
-    run = Run(tmp_path / "run", [*FOUR, here, "checkpoint.every=10"])
-    run.wait_for_round(30)
+    run = Run(tmp_path / "run", [*FOUR, here, "checkpoint.every=5"])
+    run.wait_for_round(15)
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 60, lambda: run.text)
     died, directory = run.records(2)[-1].round, run.run_dir / "checkpoints"
@@ -61,7 +63,7 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
         lambda: any(record.round > died and record.heard == 2 for record in run.records(2)),
         60, lambda: run.text,
     )  # fmt: skip
-    run.wait_for_round(run.records(0)[-1].round + 50)
+    run.wait_for_round(run.records(0)[-1].round + 20)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert "silent for" not in run.text
@@ -89,7 +91,7 @@ def started():
 
 
 def start(tmp_path, machine: int, port: int) -> Run:
-    ring = [*ENDLESS, "graph=ring", "graph.nodes=7", "checkpoint.every=10"]
+    ring = [*ENDLESS, SLOWER, "graph=ring", "graph.nodes=7", "checkpoint.every=5"]
     ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
     failures = "failures={start: at_least 4, grace: 1, deadline: 20}"
     everywhere = [*ring, MAPPING, *ports, failures, "security=none", f"machine={machine}"]
@@ -164,10 +166,10 @@ def wait_for_observations(run: Run, after: int, nodes: int) -> None:
 def test_machine_0_is_killed_and_comes_back_and_all_machines_end_with_everything(tmp_path, started):
     told = tmp_path / "enough"
     ends = [f"after_round=[{{name: 'faulty:ends_when_told', path: {told}}}]"]
-    endless = ["rounds=100000", "sharing=faulty:Paced", *ends]
+    endless = ["rounds=100000", "sharing=faulty:Paced", SLOWER, *ends]
     runs = [start_evaluated(tmp_path, machine, 30720, *endless) for machine in range(3)]
     started += runs
-    runs[0].wait_for_round(25)
+    runs[0].wait_for_round(15)
     died = kill_machine(runs[0])
     wait_for_observations(runs[1], died, nodes=5)
     runs[0] = start_evaluated(tmp_path, 0, 30720, *endless)
@@ -186,14 +188,15 @@ def test_machine_0_is_killed_and_comes_back_and_all_machines_end_with_everything
 
 
 def test_machine_0_never_returns_and_the_others_have_all_that_they_did(tmp_path, started):
-    runs = [start_evaluated(tmp_path, m, 30760, "rounds=150", "sharing=faulty:Paced") for m in range(3)]
+    words = ["rounds=80", "sharing=faulty:Paced", SLOWER]
+    runs = [start_evaluated(tmp_path, machine, 30760, *words) for machine in range(3)]
     started += runs
     runs[0].wait_for_round(25)
     kill_machine(runs[0])
     assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].story
     for run in runs[1:]:
         assert run.summary["finished_nodes"] == 5 and sorted(run.summary["lost_nodes"]) == ["0", "1"]
-        assert [row.round for row in evaluated(run)] == [*range(9, 150, 10)]
+        assert [row.round for row in evaluated(run)] == [*range(9, 80, 10)]
         assert evaluated(run)[-1].ranks == [2, 3, 4, 5, 6]
         assert evaluated(run)[-1].consensus_distance is not None
     assert runs[1].summary["model_hash"] == runs[2].summary["model_hash"]

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.integration.spawner import Spawner
 from tests.support.pages import ROOT, write_files
 
 AGREED = """
@@ -68,8 +69,8 @@ def command(tmp_path, monkeypatch):
         paths = os.pathsep.join(map(str, (ROOT, *packages)))
         code = ["-c", text] if text else ["-m", "decentnode"]
         done = subprocess.run(
-            [sys.executable, *code, *map(str, words)], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths},
-            capture_output=True, text=True, timeout=200,
+            [Spawner.of_this_process().python(), *code, *map(str, words)],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 

@@ -1,7 +1,7 @@
-"""A `python` whose modules and scripts the spawner forks: warm_python.py DOOR PYTHON WORD ...
+"""A `python` whose modules, scripts and `-c` the spawner forks: warm_python.py DOOR PYTHON WORD ...
 
-Anything else, such as `-c` and what comes from the standard input, goes to PYTHON itself. It imports nothing
-but what starts in no time. Output is flushed at the end alone, whether or not `-u` is said.
+Anything else, such as what comes from the standard input, goes to PYTHON itself. It imports nothing but what
+starts in no time. Output is flushed at the end alone, whether or not `-u` is said; `-P` holds without a word.
 """
 
 import json
@@ -24,10 +24,11 @@ def request(door: str, wish: bytes, fds: list[int]) -> int:
 
 def main() -> None:
     door, python, *words = sys.argv[1:]
-    if words[:1] == ["-u"]:
+    given = words.copy()
+    while words[:1] in (["-u"], ["-P"]):
         del words[0]
-    if not words or not (words[0] == "-m" or words[0].endswith(".py")):
-        os.execv(python, [python, *words])
+    if not words or not (words[0] in ("-m", "-c") or words[0].endswith(".py")):
+        os.execv(python, [python, *given])
     status, end = os.pipe()
     wish = json.dumps([words, os.path.realpath("."), dict(os.environ), ""]).encode()
     pid = request(door, wish, [1, 2, end])

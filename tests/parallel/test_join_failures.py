@@ -5,11 +5,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +24,7 @@ from decentnode.node.own_loop.turn import Turn
 from decentnode.parallel.joined_process import JoinedProcess
 from decentnode.parallel.shared_model import LoopTensors
 from decentnode.results.run import Run
+from tests.integration.spawner import ROOT, Spawner
 
 LIMIT = 60.0
 
@@ -274,11 +273,11 @@ if node.rank == 0:
 def launched(tmp_path, script, nodes):
     """A `decentnode launch` of a script, which is given the folder."""
     (tmp_path / "loop.py").write_text(script)
-    root = str(Path(decentnode.__file__).parents[1])
     words = ["launch", "--nodes", str(nodes), str(tmp_path / "loop.py"), str(tmp_path)]
+    python = str(Spawner.of_this_process().python())
+    variables = {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python, "TMPDIR": str(tmp_path)}
     return subprocess.Popen(
-        [sys.executable, "-m", "decentnode", *words],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": root, "TMPDIR": str(tmp_path)}, text=True,
+        [python, "-m", "decentnode", *words], cwd=tmp_path, env={**os.environ, **variables}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +10,8 @@ import yaml
 
 import decentnode
 from decentnode.errors import ConfigError, RunFailed
+from tests.integration import running
+from tests.integration.running import start_command, wait_until
 
 NODES = 6
 NETWORK = {
@@ -119,20 +119,23 @@ def traces(finished):
             },
             id="asynchronous",
         ),
-        pytest.param({"model": "networks_of_workers:Norm", "records": {"models": {"every": 2}}}, id="norm"),
         pytest.param(
             {
                 "model": "networks_of_workers:Norm",
                 "training": {"mix_buffers": True, "pace": PACE},
                 "network": {"overlap": True},
+                "records": {"models": {"every": 2}},
+                "workers": (1, 2),
             },
             id="overlap",
         ),
     ],
 )
 def test_workers_change_nothing(changes):
-    alone, *others = (run(workers, **changes) for workers in (0, 1, 2))
-    for workers, other in enumerate(others, start=1):
+    """With two workers, once with one, too; runs that continue have buffers that are not mixed."""
+    counts = changes.pop("workers", (2,))
+    alone, *others = (run(workers, **changes) for workers in (0, *counts))
+    for workers, other in zip(counts, others, strict=True):
         assert traces(other) == traces(alone)
         assert other.summary["workers"] == workers
 
@@ -149,8 +152,7 @@ def test_inproc_has_them_too():
     assert first.model_hash == second.model_hash
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
-def test_a_run_continues_with_another_number_of_workers(before, after):
+def test_a_run_continues_with_another_number_of_workers():
     """A checkpoint has what the workers have: moments, minibatches, schedule, running statistics."""
     changes = {
         "model": "networks_of_workers:Norm",
@@ -161,11 +163,14 @@ def test_a_run_continues_with_another_number_of_workers(before, after):
         },
     }
     straight = run(0, rounds=6, **changes)
-    begun = run(before, rounds=3, **changes)
-    resumed = decentnode.resume(begun, progress=False, rounds=6, **{"training.execution": of_workers(after)})
-    assert resumed.model_hash == straight.model_hash
-    last = [r.evaluations.iloc[-1].drop(["seconds", "wall_seconds"]).to_dict() for r in (resumed, straight)]
-    assert last[0] == last[1]
+    for before, after in ((2, 0), (0, 2)):
+        begun, execution = run(before, rounds=3, **changes), {"training.execution": of_workers(after)}
+        resumed = decentnode.resume(begun, progress=False, rounds=6, **execution)
+        assert resumed.model_hash == straight.model_hash
+        last = [
+            r.evaluations.iloc[-1].drop(["seconds", "wall_seconds"]).to_dict() for r in (resumed, straight)
+        ]
+        assert last[0] == last[1]
 
 
 @pytest.mark.parametrize(
@@ -207,9 +212,9 @@ def test_a_stopped_run_resumes_and_no_worker_outlives_its_host(tmp_path):
         "training": SMALL["training"] | {"execution": of_workers(2)},
     }  # fmt: skip
     Path("long.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "decentnode", "run", "long.yaml", "run_dir=run"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert "6 nodes in 1 process with 2 workers" in process.stdout.readline()
+    process = start_command(tmp_path / "said.txt", "run", "long.yaml", "run_dir=run", cwd=tmp_path)
+    begun = "6 nodes in 1 process with 2 workers"
+    wait_until(lambda: begun in (tmp_path / "said.txt").read_text(), 30)
     (server,) = children(process.pid)
     (host,) = children(server)
     workers = children(host)
@@ -224,14 +229,9 @@ def test_a_stopped_run_resumes_and_no_worker_outlives_its_host(tmp_path):
 
 def children(pid):
     """The processes that a process has forked, as soon as there are any."""
-    limit = time.monotonic() + 10
-    while time.monotonic() < limit:
-        forked = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if forked:
-            time.sleep(0.2)
-            return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        time.sleep(0.02)
-    return []
+    wait_until(lambda: running.children(pid), 10)
+    time.sleep(0.2)
+    return running.children(pid)
 
 
 def is_running(pid):

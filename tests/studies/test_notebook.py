@@ -2,16 +2,18 @@
 
 import ast
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.integration.spawner import Spawner
 from tests.results.test_study import make_run, recorded
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "studies.ipynb"
+FOUR = {"name": "ring", "nodes": 4}
 SCHEMES = {"gossip": (3000, 0.9), "choco": (1000, 0.8), "exact_diffusion": (3000, 0.85)}
 
 
@@ -42,17 +44,26 @@ def code_of(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells]
 
 
+def run_code(text: str, folder: Path) -> subprocess.CompletedProcess:
+    """Runs code in a folder, in a process that has torch in memory; it must succeed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [Spawner.of_this_process().python(), "-c", text],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.slow
 def test_the_first_notebook_runs_with_fewer_rounds(tmp_path):
     text = "\n".join([SHOW, *map(as_shown, code_of(ROOT / "docs" / "quickstart.ipynb")), "print(shown)"])
-    few = ', rounds=2, evaluation={"every": 1, "figures": False}'
-    text = text.replace("rounds=40, ", "").replace("'rounds': 20", "'rounds': 2, 'evaluation.every': 1")
+    few = f', graph={FOUR}, rounds=2, evaluation={{"every": 1, "figures": False}}'
+    text = text.replace("rounds=40, ", "")
+    text = text.replace("'rounds': 20", f"'rounds': 2, 'graph': {FOUR}, 'evaluation.every': 1")
     for name in ("quickstart", "choco"):
         text = text.replace(f"decentnode.run('{name}'", f"decentnode.run('{name}'{few}")
-    done = subprocess.run(
-        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_code(text, tmp_path)
     assert "finished 2 rounds" in done.stdout
     shown = ["Run", "DataFrame", "NotebookFigure", "Study", "NotebookFigure"]
     assert done.stdout.splitlines()[-1] == str(shown)
@@ -71,10 +82,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     # Its sweep takes most of a minute; tests/studies/test_sweep_runs.py covers the command.
     text = "\n".join([SHOW, *(as_shown(part) for part in code if part is not sweep), "print(shown)"])
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    done = subprocess.run(
-        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_code(text, tmp_path)
     lines = done.stdout.splitlines()
     assert lines[0] == "finished [10, 20] [2000.0, 4000.0]"
     assert lines[1] == "0.004 MB per node"

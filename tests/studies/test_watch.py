@@ -1,7 +1,7 @@
 """The live page of a study: what it serves, to whom, and when it is a newer one."""
 
+import os
 import subprocess
-import sys
 import urllib.request
 from math import inf
 
@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from decentnode.studies import watch
 from decentnode.studies.watch import LivePage, application, is_local
+from tests.integration.spawner import ROOT, Spawner
 from tests.results.test_study import make_run
 
 LIMIT = 60.0
@@ -48,8 +49,10 @@ def test_other_addresses_need_the_token(tmp_path):
 
 def test_the_command_serves_and_ends_on_ctrl_c(tmp_path, call):
     make_run(tmp_path / "a", [(0.5, 0.5)])
-    command = [sys.executable, "-m", "decentnode", "watch", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    python = Spawner.of_this_process().python()
+    command = [python, "-m", "decentnode", "watch", str(tmp_path), "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
         address = server.stdout.readline().split()[0]
         # Whoever sees the address can open it.
         page = urllib.request.urlopen(address, timeout=LIMIT).read().decode()
