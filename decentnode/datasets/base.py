@@ -33,7 +33,11 @@ COUNTED_IMAGES = 1024
 COMPARED_VALUES = 1 << 20
 COMPARED_ROWS = 4096
 """The most numbers, and rows, that are compared with what a format has left of them."""
-NORMALIZATION = "their mean and deviation (give dataset.mean and dataset.std, or normalized inputs)"
+NORMALIZATION = (
+    "mean and deviation of inputs (give dataset.mean and dataset.std, or normalized inputs, or let "
+    "training.privacy.pipeline release them with noise)"
+)
+GIVEN = "mean and deviation of inputs (dataset.mean, dataset.std)"
 ROUNDING = 16
 """Values of 64 bits that differ by less, in units of their last bit, were equal before they were computed."""
 LEAST_KEPT = 0.75
@@ -222,6 +226,8 @@ class LoadedDataset:
     fitted: tuple[str, ...] = ()
     """What was computed from training samples besides them, without noise, such as a vocabulary: a run then
     makes no claim of epsilon. Normalization need not be named."""
+    public: tuple[str, ...] = ()
+    """What options say about the samples instead, known without them, and which options, in parentheses."""
     class_names: tuple[str, ...] = ()
     """The name of each class; empty: they have none."""
     arguments: tuple[str, ...] = ()
@@ -230,9 +236,11 @@ class LoadedDataset:
     """What was decided about the samples that the user should know, a line each."""
     schema: tuple[str, ...] = ()
     """What `decentnode validate` prints about the samples, a line each."""
-    by_node: Tensor | None = None
-    """Which inputs each node normalizes by its own training samples, bool, of the shape of a sample; None: no
-    node does. A model that is no node's takes `mean` and `std` of the samples."""
+    standardized: Tensor | None = None
+    """Which inputs are normalized by training samples, bool, of the shape of `mean`; None: all, if any."""
+    by_node: bool = False
+    """Whether each node normalizes these by its own training samples. A model that is no node's takes `mean`
+    and `std` of the samples."""
 
     def changed(self, change: Callable[[Samples], Samples]) -> "LoadedDataset":
         """Returns the dataset with all its parts changed."""
@@ -379,7 +387,8 @@ class Dataset(ABC):
             raise DatasetError.at(
                 "dataset.mean", "pixels are 0 to 255 here, not 0 to 1; give 255 times mean and std"
             )
-        return loaded.changed(lambda samples: replace(samples, mean=mean, std=std))
+        known = replace(loaded, public=(*loaded.public, GIVEN))
+        return known.changed(lambda samples: replace(samples, mean=mean, std=std))
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
         """Returns these samples, of which a label does not count."""

@@ -138,6 +138,7 @@ class TableDataset(Dataset):
         )  # fmt: skip
         return replace(
             found, class_names=class_names, fitted=tuple(_fitted(inputs)),
+            public=tuple(_public({name: settings[name] for name in features})),
             schema=tuple(self._schema(tables[0], inputs, class_names)),
             notices=tuple(_notices(inputs, dropped)),
         )  # fmt: skip
@@ -470,14 +471,14 @@ def loaded(
         )
         for part in range(len(features))
     )  # fmt: skip
-    by_node = torch.from_numpy(chosen.copy()) if standardize == "node" else None
     return LoadedDataset(
         train,
         test,
         classes,
         shape=tuple(train.inputs.shape[1:]),
         names=tuple(names),
-        by_node=by_node,
+        standardized=torch.from_numpy(chosen.copy()),
+        by_node=standardize == "node",
         validation=validation[0] if validation else None,
     )
 
@@ -556,6 +557,16 @@ def _fitted(inputs: Sequence[Inputs]) -> Iterator[str]:
     ):
         if names := [one.name for one in inputs if what in one.fitted]:
             yield f"{text} {shortened(', '.join(names))} ({remedy})"
+
+
+def _public(settings: Mapping[str, ColumnSettings]) -> Iterator[str]:
+    """What the options say about columns that would be computed from training rows else."""
+    for what, known in (
+        ("the values of", [name for name, one in settings.items() if one.values]),
+        ("mean and deviation of", [name for name, one in settings.items() if one.mean is not None]),
+    ):
+        if known:
+            yield f"{what} {shortened(', '.join(known))} (dataset.columns)"
 
 
 def _notices(inputs: Sequence[Inputs], dropped: int) -> Iterator[str]:

@@ -179,8 +179,11 @@ class PrivateStepsOfNodes(Mechanism):
         shards = map(experiment.samples.shard, range(self.graph.num_nodes))
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
+        # Of nodes with samples equal, and seen by all: their inputs are normalized by it.
+        before = next((plan.before for plan in self._plans if plan.before), ())
+        released = [Spending(*spent) for spent in before]
         # Most nodes have the same plan.
-        self._epsilon = cache(lambda *spent: accountant.epsilon([Spending(*spent)], self.delta))
+        self._epsilon = cache(lambda *spent: accountant.epsilon([*released, Spending(*spent)], self.delta))
 
     def spent(self, rank: int, rounds: int) -> float:
         plan = self._plans[rank]

@@ -70,14 +70,17 @@ class Accountant(ABC):
         """The noise that `noise_for` tries first."""
         return 1.0
 
-    def noise_for(self, epsilon: float, delta: float, rate: float, steps: int) -> float:
+    def noise_for(
+        self, epsilon: float, delta: float, rate: float, steps: int, before: History = ()
+    ) -> float:  # fmt: skip
         """The least noise, up to 0.1 %, with which so many steps spend at most epsilon; raises BadInput.
 
-        By bisection, as epsilon falls when the noise grows.
+        `before`: what was spent before these steps, and is a part of epsilon. By bisection, as epsilon falls
+        when the noise grows.
         """
 
         def is_enough(noise: float) -> bool:
-            return self.epsilon([Spending(rate, noise, steps)], delta) <= epsilon
+            return self.epsilon([*before, Spending(rate, noise, steps)], delta) <= epsilon
 
         if not steps or rate <= 0:
             return 0.0

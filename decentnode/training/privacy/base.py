@@ -12,6 +12,7 @@ from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
+from decentnode.training.privacy.pipeline import Release
 
 History = list[tuple[float, float, int]]
 """The rate, noise and number of equal steps in a row, in their order."""
@@ -31,6 +32,8 @@ class PrivacyPlan:
     """The epsilon spent after all rounds; infinite where nothing bounds it."""
     rounds: int
     """The first rounds whose steps the budget allows."""
+    before: Sequence[tuple[float, float, int]] = ()
+    """What the node has spent before its first step, as in a history."""
 
 
 class PrivateSteps(Stateful, ABC):
@@ -109,6 +112,11 @@ class Privacy(ABC):
     @abstractmethod
     def described(self) -> dict[str, Any]:
         """Returns the subject of `epsilon`, for the summary of a run."""
+
+    @property
+    def release(self) -> Release | None:
+        """How mean and deviation of inputs are released before the steps; None: they have no noise."""
+        return None
 
     @abstractmethod
     def check(self, network: nn.Module, samples: Samples) -> None:

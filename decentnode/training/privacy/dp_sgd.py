@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +24,7 @@ from decentnode.training.objective import Objective
 from decentnode.training.privacy.accountants import ACCOUNTANTS, MOST_NOISE, Spending
 from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.privacy.per_example import ClippedSum
+from decentnode.training.privacy.pipeline import Pipeline, Release
 
 LEAST_GIVEN = 1e-3
 """The least noise for which epsilon is computed; it is some millions then."""
@@ -61,6 +63,9 @@ class DpSgd(Privacy):
     """
     on_spent: Literal["stop", "warn"] = "stop"
     """What happens when the budget is spent before the last round."""
+    pipeline: Pipeline | None = None
+    """How mean and deviation of inputs are released with noise before the steps, at the expense of the same
+    budget; null: without noise, where a dataset computes them, which leaves no claim."""
 
     def __post_init__(self) -> None:
         if self.noise is None and self.epsilon is None:
@@ -81,6 +86,30 @@ class DpSgd(Privacy):
             )
         if self.noise == 0 and self.epsilon is not None:
             raise BadInput.at("training.privacy.noise", "0 protects nothing; leave it out to compute it")
+        if self.pipeline is not None and self.pipeline.noise is None and self.epsilon is None:
+            raise BadInput.at(
+                "training.privacy.pipeline.epsilon_share",
+                "is a part of training.privacy.epsilon, which is missing; give pipeline.noise instead",
+            )
+
+    @cached_property
+    def release(self) -> Release | None:
+        if self.pipeline is None:
+            return None
+        accountant, noise = ACCOUNTANTS.get(self.accountant), self.pipeline.noise
+        if accountant is None:
+            return Release(noise or 0.0, None, self.pipeline.bounds, self.generator == "secure")
+        if noise is None:
+            part = (self.pipeline.epsilon_share or 0.0) * (self.epsilon or 0.0)
+            noise = accountant.noise_for(part, self.delta, rate=1.0, steps=1)
+        alone = accountant.epsilon([Spending(1.0, noise, 1)], self.delta)
+        if alone > (self.epsilon or float("inf")):
+            raise BadInput.at(
+                "training.privacy.pipeline.noise",
+                f"{noise:g} spends epsilon {alone:.4g} before the first step, and the budget is "
+                f"{self.epsilon:g}; add more noise",
+            )
+        return Release(noise, alone, self.pipeline.bounds, self.generator == "secure")
 
     def described(self) -> dict[str, Any]:
         return {"name": "dp_sgd", "delta": self.delta, "accountant": self.accountant}
@@ -112,20 +141,24 @@ class DpSgd(Privacy):
                 f"must be below 1 / {size}, for a node of {size} samples, not "
                 f"{self.delta:g}, which would allow it to publish one of them",
             )
+        # A node without samples has nothing to release.
+        before = [Spending(1.0, self.release.noise, 1)] if self.release and size else []
         if self.accountant == "none":
-            return PrivacyPlan(rate, self.noise or 0.0, total, epsilon=float("inf"), rounds=len(steps))
+            return PrivacyPlan(
+                rate, self.noise or 0.0, total, epsilon=float("inf"), rounds=len(steps), before=before
+            )
         accountant = ACCOUNTANTS[self.accountant]
         noise = self.noise
         if noise is None:
-            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, steps=total)
+            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, steps=total, before=before)
 
         def epsilon(count: int) -> float:
-            return accountant.epsilon([Spending(rate, noise, count)], self.delta)
+            return accountant.epsilon([*before, Spending(rate, noise, count)], self.delta)
 
         affordable, budget = len(steps), self.epsilon or float("inf")
         if self.on_spent == "stop" and epsilon(total) > budget:
             affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: epsilon(count) > budget)
-        return PrivacyPlan(rate, noise, total, epsilon=epsilon(total), rounds=affordable)
+        return PrivacyPlan(rate, noise, total, epsilon=epsilon(total), rounds=affordable, before=before)
 
     def private_steps(
         self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
@@ -151,6 +184,7 @@ class DpSgdSteps(PrivateSteps):
             if dp_sgd.sampling == "poisson"
             else Minibatches(shard, batch_size)
         )
+        self.history = [(rate, noise, steps) for rate, noise, steps in plan.before]
         self._dp_sgd = dp_sgd
         self._plan = plan
         self._vector = vector
