@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator, permutation
-from decentnode.core.text import counted
+from decentnode.core.text import counted, shortened
 from decentnode.core.vector import accumulator
 from decentnode.datasets.ragged import LazyRows, Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
@@ -236,6 +236,10 @@ class LoadedDataset:
     """What was decided about the samples that the user should know, a line each."""
     schema: tuple[str, ...] = ()
     """What `decentnode validate` prints about the samples, a line each."""
+    categories: Mapping[str, range] = field(default_factory=dict)
+    """The inputs of each column of categories whose values are those of training rows, by its name. A sample
+    has a 1 in at most one of them, and else 0; without such an input it is of a category that nobody knows.
+    `fitted` has `values_of` these columns."""
     standardized: Tensor | None = None
     """Which inputs are normalized by training samples, bool, of the shape of `mean`; None: all, if any."""
     by_node: bool = False
@@ -387,7 +391,8 @@ class Dataset(ABC):
             raise DatasetError.at(
                 "dataset.mean", "pixels are 0 to 255 here, not 0 to 1; give 255 times mean and std"
             )
-        known = replace(loaded, public=(*loaded.public, GIVEN))
+        none = torch.zeros(mean.shape, dtype=torch.bool)
+        known = replace(loaded, public=(*loaded.public, GIVEN), standardized=none)
         return known.changed(lambda samples: replace(samples, mean=mean, std=std))
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
@@ -584,6 +589,11 @@ def merges(values: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.bool_]:
 
     # 0.1 + 0.2 is no other value than 0.3.
     return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values, ROUNDING))
+
+
+def values_of(names: Iterable[str]) -> str:
+    """What `fitted` says about columns of categories."""
+    return f"the values of {shortened(', '.join(names))} (list them in dataset.columns)"
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:

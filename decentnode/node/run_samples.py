@@ -117,7 +117,7 @@ class RunSamples:
                 released = Released.drawn(release, changed, parts, seed)
             else:
                 released = Released.read(release, changed, parts, run_dir)
-            changed = released.normalized(changed)
+            changed = released.applied(changed)
         return cls(
             changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests,
             shapes=task.shapes(dataset.num_classes, dataset.train.labels.shape[1:]), released=released,
@@ -138,7 +138,7 @@ class RunSamples:
         if not self.dataset.by_node or chosen is None:
             return ()
         if self.released is not None:
-            return tuple(self.released.of_node(train, rank) for rank in range(len(self.parts)))
+            return tuple(self.released.of_node(self.dataset, rank) for rank in range(len(self.parts)))
         return tuple(Normalizer.fitted(train, part, chosen) for part in self.parts)
 
     def of_network(self, network: nn.Module, settings: Settings) -> "RunSamples":

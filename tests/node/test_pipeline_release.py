@@ -37,10 +37,9 @@ SEEDED = "training.privacy.generator=seeded"
 
 def settings_of(folder, *overrides):
     (folder / "x.yaml").write_text(CONFIG)
-    (folder / "rows.csv").write_text(
-        "age,dose,kind,label\n"
-        + "".join(f"{20 + i % 9},{i % 5},{'ab'[i % 2]},{i // 3 % 2}\n" for i in range(3000))
-    )
+    kinds = ["ab"[i % 2] if i % 500 else "c" for i in range(3000)]
+    rows = [f"{20 + i % 9},{i % 5},{kind},{i // 3 % 2}" for i, kind in enumerate(kinds)]
+    (folder / "rows.csv").write_text("\n".join(["age,dose,kind,label", *rows]))
     return loader.load(folder / "x.yaml", overrides)
 
 
@@ -84,7 +83,7 @@ def test_it_is_spent_once_whatever_becomes_of_a_node(tmp_path):
 
 def test_each_node_by_itself(tmp_path):
     pipeline = "training.privacy.pipeline.bounds={age: [0, 100], dose: [0, 10]}"
-    overrides = [TABLE % "node", "dataset.columns={kind: {kind: category, values: [a, b]}}"]
+    overrides = [TABLE % "node", "dataset.columns={kind: {kind: category, values: [a, b, c]}}"]
     tried = experiment(tmp_path, *overrides, pipeline)
     exact = experiment(tmp_path, *overrides, "training.privacy.pipeline=null").samples
     means = torch.stack([normalizer.mean for normalizer in tried.samples.normalizers])
@@ -99,6 +98,30 @@ def test_each_node_by_itself(tmp_path):
         ("the values of kind (dataset.columns)", "public"), (WHAT, "noise")
     ]  # fmt: skip
     assert rows[1]["epsilon"] == ACCOUNTANTS["rdp"].epsilon([Spending(1.0, 8.0, 1)], 1e-4)
+
+
+def test_rare_categories_are_not_released(tmp_path):
+    """Each of the nodes has one or two rows of category c; a row of it has no input, as one of test rows."""
+    pipeline = "training.privacy.pipeline={noise: 8, delta_share: 0.2}"
+    tried = experiment(tmp_path, TABLE % "none", pipeline)
+    dataset = tried.samples.dataset
+    assert dataset.names == ("age", "dose", "kind=a", "kind=b") and dataset.shape == (4,)
+    for part in (dataset.train, dataset.test):
+        assert part.inputs.shape[1:] == part.mean.shape == part.std.shape == (4,)
+        assert (part.inputs[:, 2:].sum(1) == 0).sum() > 0
+    spent = [Spending(1.0, 8.0, 1), Spending(tried.privacy[0].rate, 2.0, 8)]
+    epsilon = ACCOUNTANTS["rdp"].epsilon(spent, 0.8e-4)
+    assert account(tried.settings).local == [tried.privacy[0].epsilon] * 3 == [epsilon] * 3
+    with pytest.raises(BadInput, match="--delta must be above that of categories, 2e-05"):
+        account(tried.settings, 1e-5)
+    nodes = Nodes(tried, tmp_path / "run")
+    assert [node.training.private.doubts for node in nodes.nodes] == [()] * 3
+    assert nodes.nodes[0].training.private.epsilon == tried.samples.released.release.epsilon
+    rows = pipeline_of(tried.graph.graph, tried.samples)
+    assert [row["what"] for row in rows if row["how"] == "noise"] == ["the values of kind"]
+    with pytest.raises(BadInput, match="no category is frequent enough"):
+        much = pipeline.replace("noise: 8", "noise: 1000")
+        experiment(tmp_path, TABLE % "none", "dataset.features=[kind]", much)
 
 
 def test_the_table_names_what_ends_the_claim(tmp_path):
@@ -119,23 +142,30 @@ def test_the_table_names_what_ends_the_claim(tmp_path):
 def test_a_run_says_it_and_a_resumed_one_takes_what_it_has_released(tmp_path):
     run = tmp_path / "run"
     settings_of(tmp_path)
-    decentnode.run(tmp_path / "x.yaml", run_dir=str(run), progress=False)
-    summary = json.loads((run / "summary.json").read_text())
-    (row,) = summary["privacy"]["pipeline"]
-    assert (
-        row["what"] == WHAT and row["how"] == "noise" and row["epsilon"] < summary["privacy"]["epsilon"]["0"]
+    pipeline = {"noise": 8, "bounds": {"age": [0, 100], "dose": [0, 10]}, "delta_share": 0.2}
+    privacy = {"name": "dp_sgd", "clip": 1.0, "noise": 2.0, "delta": 1e-4, "pipeline": pipeline}
+    table = {"name": "table", "path": str(tmp_path / "rows.csv")}
+    decentnode.run(
+        tmp_path / "x.yaml", run_dir=str(run), progress=False, dataset=table, training={"privacy": privacy}
     )
-    line = f"before the steps: {WHAT}: noise, by itself epsilon {row['epsilon']:.4f}"
+    summary = json.loads((run / "summary.json").read_text())
+    (row,), spent = summary["privacy"]["pipeline"], summary["privacy"]["epsilon"]
+    assert row["what"] == f"{WHAT}, the values of kind" and row["how"] == "noise"
+    assert row["epsilon"] < spent["0"] and summary["privacy"]["no_claim"] == {}
+    line = f"before the steps: {row['what']}: noise, by itself epsilon {row['epsilon']:.4f}"
     assert ("", line) in list(_privacy(summary))
     decentnode.resume(run, rounds=6, progress=False)
     history = json.loads((run / "privacy/00000.jsonl").read_text().splitlines()[-1])["history"]
     assert [count for *_, count in history] == [1, 12], "six rounds, and one release"
-    first, again = (experiment(tmp_path, run_dir=run) for _ in range(2))
-    assert statistics(first) == statistics(again) != statistics(experiment(tmp_path))
+    settings = loader.load(run / "config.yaml")
+    first, again = (Experiment.from_settings(settings, run_dir=run) for _ in range(2))
+    for one, other in zip(statistics(first), statistics(again), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(statistics(first)[0], statistics(Experiment.from_settings(settings))[0])
     kept = json.loads((run / "privacy/pipeline.json").read_text())
     assert np.array_equal(first.samples.released.sums, kept["sums"])
     for broken, message in (
-        (kept | {"sums": kept["sums"][1:]}, r"has sums of shape \(2, 3\), not \(3, 3\)"),
+        (kept | {"sums": kept["sums"][1:]}, r"has sums of shape \(2, 5\), not \(3, 5\)"),
         (kept | {"sums": "none"}, "has no sums with noise"),
         (None, "missing, and another release would spend again; restore it, or begin a new run"),
     ):
@@ -144,7 +174,7 @@ def test_a_run_says_it_and_a_resumed_one_takes_what_it_has_released(tmp_path):
         else:
             (run / "privacy/pipeline.json").write_text(json.dumps(broken))
         with pytest.raises(BadInput, match=message):
-            experiment(tmp_path, run_dir=run)
+            Experiment.from_settings(settings, run_dir=run)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +182,8 @@ def test_a_run_says_it_and_a_resumed_one_takes_what_it_has_released(tmp_path):
     [
         (["dataset.mean=4.9", "dataset.std=6"], "there is nothing to release"),
         (["dataset={name: synthetic}"], "there is nothing to release"),
+        (["training.privacy.pipeline.delta_share=0.1"], "the dataset computes no categories"),
+        ([TABLE % "none", "training.privacy.pipeline.delta_share=0.1"], "the dataset normalizes no inputs"),
         (["training.privacy.pipeline.bounds={a: [0, 1]}"], "inputs have no names; give one pair"),
         ([TABLE % "all", "training.privacy.pipeline.bounds=null"],
          "missing for age, dose; give the least and the greatest value, known without the samples"),

@@ -179,11 +179,14 @@ class PrivateStepsOfNodes(Mechanism):
         shards = map(experiment.samples.shard, range(self.graph.num_nodes))
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
+        delta_left = self.delta - (options.release.delta if options.release else 0.0)
+        if delta_left <= 0:
+            raise BadInput(f"--delta must be above that of categories, {self.delta - delta_left:g}")
         # Of nodes with samples equal, and seen by all: their inputs are normalized by it.
         before = next((plan.before for plan in self._plans if plan.before), ())
         released = [Spending(*spent) for spent in before]
         # Most nodes have the same plan.
-        self._epsilon = cache(lambda *spent: accountant.epsilon([*released, Spending(*spent)], self.delta))
+        self._epsilon = cache(lambda *spent: accountant.epsilon([*released, Spending(*spent)], delta_left))
 
     def spent(self, rank: int, rounds: int) -> float:
         plan = self._plans[rank]

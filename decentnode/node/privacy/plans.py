@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from decentnode.config.settings import Settings
-from decentnode.datasets.base import NORMALIZATION, LoadedDataset
+from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.node.run_samples import RunSamples
@@ -61,7 +61,8 @@ def pipeline_of(graph: Graph, samples: RunSamples) -> list[dict[str, Any]]:
     dataset, released = samples.dataset, samples.released
     rows: list[tuple[str, str, float | None]] = [(what, "public", None) for what in dataset.public]
     if released is not None:
-        rows.append((NORMALIZATION.partition(" (")[0], "noise", released.release.epsilon))
+        what = ", ".join(what.partition(" (")[0] for what in released.what)
+        rows.append((what, "noise", released.release.epsilon))
     rows += [(what, "ends the claim", None) for what in _without_noise(graph, dataset)]
     return [{"what": what, "how": how, "epsilon": epsilon} for what, how, epsilon in rows]
 

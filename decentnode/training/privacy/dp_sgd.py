@@ -64,8 +64,8 @@ class DpSgd(Privacy):
     on_spent: Literal["stop", "warn"] = "stop"
     """What happens when the budget is spent before the last round."""
     pipeline: Pipeline | None = None
-    """How mean and deviation of inputs are released with noise before the steps, at the expense of the same
-    budget; null: without noise, where a dataset computes them, which leaves no claim."""
+    """How mean and deviation of inputs, and categories, are released with noise before the steps, at the
+    expense of the same budget; null: without noise, where a dataset computes them, which leaves no claim."""
 
     def __post_init__(self) -> None:
         if self.noise is None and self.epsilon is None:
@@ -97,19 +97,26 @@ class DpSgd(Privacy):
         if self.pipeline is None:
             return None
         accountant, noise = ACCOUNTANTS.get(self.accountant), self.pipeline.noise
+        delta = self.delta - self.delta_of_noise
         if accountant is None:
-            return Release(noise or 0.0, None, self.pipeline.bounds, self.generator == "secure")
+            return Release(noise or 0.0, None, self.pipeline.bounds, self.generator == "secure", delta)
         if noise is None:
             part = (self.pipeline.epsilon_share or 0.0) * (self.epsilon or 0.0)
-            noise = accountant.noise_for(part, self.delta, rate=1.0, steps=1)
-        alone = accountant.epsilon([Spending(1.0, noise, 1)], self.delta)
+            noise = accountant.noise_for(part, self.delta_of_noise, rate=1.0, steps=1)
+        alone = accountant.epsilon([Spending(1.0, noise, 1)], self.delta_of_noise)
         if alone > (self.epsilon or float("inf")):
             raise BadInput.at(
                 "training.privacy.pipeline.noise",
                 f"{noise:g} spends epsilon {alone:.4g} before the first step, and the budget is "
                 f"{self.epsilon:g}; add more noise",
             )
-        return Release(noise, alone, self.pipeline.bounds, self.generator == "secure")
+        return Release(noise, alone, self.pipeline.bounds, self.generator == "secure", delta)
+
+    @property
+    def delta_of_noise(self) -> float:
+        """What the release of categories leaves of delta."""
+        share = self.pipeline.delta_share if self.pipeline else None
+        return self.delta * (1 - (share or 0.0))
 
     def described(self) -> dict[str, Any]:
         return {"name": "dp_sgd", "delta": self.delta, "accountant": self.accountant}
@@ -150,10 +157,12 @@ class DpSgd(Privacy):
         accountant = ACCOUNTANTS[self.accountant]
         noise = self.noise
         if noise is None:
-            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, steps=total, before=before)
+            noise = accountant.noise_for(
+                self.epsilon or 0.0, self.delta_of_noise, rate, steps=total, before=before
+            )
 
         def epsilon(count: int) -> float:
-            return accountant.epsilon([*before, Spending(rate, noise, count)], self.delta)
+            return accountant.epsilon([*before, Spending(rate, noise, count)], self.delta_of_noise)
 
         affordable, budget = len(steps), self.epsilon or float("inf")
         if self.on_spent == "stop" and epsilon(total) > budget:
@@ -232,7 +241,7 @@ class DpSgdSteps(PrivateSteps):
         if accountant is None:
             return float("inf")
         spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
-        return accountant.epsilon(spent, self._dp_sgd.delta)
+        return accountant.epsilon(spent, self._dp_sgd.delta_of_noise)
 
     @property
     def epsilon(self) -> float:

@@ -1,20 +1,21 @@
-"""Mean and deviation of inputs, released with noise before the first private step."""
+"""Mean and deviation of inputs, and categories, released with noise before the first private step."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.rng import RandomSource
-from decentnode.options import PositiveFloat
 
 Bounds = tuple[float, float]
+Share = Annotated[float, Gt(0), Lt(1)]
 Array = NDArray[np.float64]
 
 
@@ -22,18 +23,21 @@ Array = NDArray[np.float64]
 class Pipeline:
     """How each node releases what inputs are normalized by."""
 
-    epsilon_share: Annotated[float, Gt(0), Lt(1)] | None = None
+    epsilon_share: Share | None = None
     """The part of `epsilon` that the release may spend by itself; the steps get what is left."""
-    noise: PositiveFloat | None = None
+    noise: Annotated[float, Ge(1e-3), Le(1e4)] | None = None
     """The standard deviation of the noise, in units of the most that a sample changes; null: the least with
     which the release spends `epsilon_share`."""
+    delta_share: Share | None = None
+    """The part of `delta` with which a category of a single sample may be released; null: categories are not
+    released."""
     bounds: Bounds | Mapping[str, Bounds] | None = None
     """The least and the greatest value of inputs, or of each feature by its name, known without the samples;
     null: 0 and 255 for images of 8 bits. What is beyond them counts as if it were there."""
 
     def __post_init__(self) -> None:
         if (self.epsilon_share is None) == (self.noise is None):
-            raise ValueError("give epsilon_share, or noise, but not both")
+            raise ValueError("give one of epsilon_share and noise")
         pairs = self.bounds if isinstance(self.bounds, Mapping) else {"": self.bounds or (0.0, 1.0)}
         for name, (low, high) in pairs.items():
             if not -math.inf < low < high < math.inf:
@@ -52,6 +56,8 @@ class Release:
     bounds: Bounds | Mapping[str, Bounds] | None
     is_secret: bool
     """Whether the noise comes from the operating system."""
+    delta: float = 0.0
+    """The probability with which a category of a single sample may be released; 0: none is released."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +73,11 @@ class BoundedMoments:
     number is from -1 to 1, so one row more or less changes their sum by at most |v| = sqrt(1 + 2 d). The
     Gaussian mechanism adds noise of a deviation of `noise` times that to each number (Dwork and Roth, 2014,
     appendix A; the count has noise, too, as the neighboring data set has one sample more or less).
+
+    With k columns of categories, v also has a number for each category, 1 for those of the sample, so
+    |v| = sqrt(1 + 2 d + k). Of a category that no other sample has even its name is private: it is released
+    where its sum is above a threshold that 1 and the noise exceed with a probability of at most delta / k
+    (Korolova et al., 2009; Desfontaines et al., 2022).
     """
 
     center: Tensor
@@ -75,6 +86,8 @@ class BoundedMoments:
     """h"""
     chosen: Tensor
     """Which of these d are, bool."""
+    columns: Mapping[str, range] = field(default_factory=dict)
+    """The inputs of each of the k columns of categories."""
 
     @property
     def count(self) -> int:
@@ -82,12 +95,17 @@ class BoundedMoments:
         return int(self.chosen.sum())
 
     @property
+    def numbers(self) -> int:
+        """1 + 2 d, the numbers before those of categories."""
+        return 1 + 2 * self.count
+
+    @property
     def sensitivity(self) -> float:
         """The norm of the largest row."""
-        return math.sqrt(1 + 2 * self.count)
+        return math.sqrt(1 + 2 * self.count + len(self.columns))
 
     def rows(self, inputs: Tensor) -> Tensor:
-        """Returns v of each input, shape (n, 1 + 2 d), float64."""
+        """Returns v of each input, shape (n, 1 + 2 d + categories), float64."""
         missing = inputs.dim() - 1 - self.center.dim()
         shape = (*[1] * missing, *self.center.shape)
         u = ((inputs.double() - self.center) / self.half).clamp(-1, 1)
@@ -95,13 +113,26 @@ class BoundedMoments:
         each = [u, 2 * u.square() - 1]
         means = [part.mean(over, keepdim=True) if over else part for part in each]
         chosen = [part.flatten(1)[:, self.chosen.flatten()] for part in means]
-        return torch.cat([torch.ones(len(inputs), 1, dtype=torch.float64), *chosen], 1)
+        levels = [inputs[:, [*column]].double() for column in self.columns.values()]
+        return torch.cat([torch.ones(len(inputs), 1, dtype=torch.float64), *chosen, *levels], 1)
 
     def released(self, total: Tensor, noise: float, source: RandomSource) -> Array:
         """Returns the sum of the rows of a node with noise."""
         drawn = source.normal(len(total)).mul_(noise * self.sensitivity)
         found: Array = (total + drawn).numpy()
         return found
+
+    def selected(self, total: Tensor, released: Array, noise: float, delta: float) -> list[int]:
+        """Returns the inputs of the categories that a node releases.
+
+        `total`: the sum of its rows without noise, as a node knows no category but those of its samples.
+        """
+        if not self.columns:
+            return []
+        threshold = 1 - noise * self.sensitivity * NormalDist().inv_cdf(delta / len(self.columns))
+        inputs = [index for column in self.columns.values() for index in column]
+        sums = zip(inputs, total[self.numbers :].tolist(), released[self.numbers :].tolist(), strict=True)
+        return [index for index, count, noisy in sums if count > 0 and noisy > threshold]
 
     def mean_and_deviation(self, released: Array, deviation: float) -> tuple[Tensor, Tensor]:
         """Returns what the chosen inputs are normalized by, shape (d,), float64.
@@ -115,6 +146,6 @@ class BoundedMoments:
         count = max(float(released[0]), deviation)
         mean = (released[1 : d + 1] / count).clip(-1, 1)
         least = deviation / (2 * count)
-        variance = ((released[d + 1 :] / count + 1) / 2 - mean**2).clip(least, 1)
+        variance = ((released[d + 1 : 2 * d + 1] / count + 1) / 2 - mean**2).clip(least, 1)
         center, half = self.center[self.chosen], self.half[self.chosen]
         return center + half * torch.from_numpy(mean), half * torch.from_numpy(np.sqrt(variance))

@@ -68,6 +68,22 @@ def test_the_noise_has_its_deviation_and_the_statistics_no_bias(source):
     assert std[:, :2].mean(0).numpy() == pytest.approx(wanted[1][:2], rel=0.03)
 
 
+def test_a_category_of_one_sample_is_released_with_its_part_of_delta():
+    """Two columns: (a, b) of many samples, and (c, d, e), of which d has one sample, and e none here."""
+    none = torch.zeros(5, dtype=torch.bool)
+    moments = BoundedMoments(*torch.zeros(2, 5).double(), none, {"x": range(2), "y": range(2, 5)})
+    inputs = torch.eye(5)[[0, 1] * 40] + torch.eye(5)[[2] * 79 + [3]]
+    assert moments.rows(inputs).norm(dim=1).tolist() == pytest.approx([moments.sensitivity] * 80)
+    assert moments.sensitivity == 3**0.5 and moments.count == 0
+    total, draws, delta = moments.rows(inputs).sum(0), 20_000, 0.05
+    found = [
+        moments.selected(total, moments.released(total, 0.5, SeededSource(seed)), 0.5, delta)
+        for seed in range(draws)
+    ]
+    assert sum(3 in one for one in found) / draws == pytest.approx(delta / 2, rel=0.15)
+    assert all({0, 1, 2} <= {*one} for one in found) and not any(4 in one for one in found)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_statistics_are_within_bounds_whatever_the_noise_was(rows):
     source = SeededSource(3)
@@ -119,6 +135,13 @@ def test_steps_get_what_is_left_of_the_budget(accountant):
     spent = [Spending(*before) for before in plan.before]
     steps = Spending(0.1, plan.noise, 20)
     assert ACCOUNTANTS[accountant].epsilon([*spent, steps], DELTA) == plan.epsilon
+
+
+def test_delta_is_that_of_noise_and_categories_together():
+    both = DpSgd(1.0, DELTA, noise=1.1, pipeline=Pipeline(noise=4.0, delta_share=0.2))
+    plan, spent = both.plan(500, 20, (10,) * 10), [Spending(1.0, 4.0, 1), Spending(0.04, 1.1, 100)]
+    assert plan.epsilon == ACCOUNTANTS["rdp"].epsilon(spent, 0.8 * DELTA)
+    assert both.release.delta == pytest.approx(0.2 * DELTA) and both.described()["delta"] == DELTA
 
 
 def test_a_budget_that_the_release_exceeds_is_refused():
