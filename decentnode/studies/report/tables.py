@@ -100,9 +100,9 @@ def pipeline_table(study: Study) -> Table:
             rows.append([Cell(variant.name), Cell(row["what"]), Cell(row["how"]), Cell(epsilon)])
     return Table(
         "before private steps",
-        ["variant", "of the samples", "known by", "epsilon by itself"],
+        ["variant", "what", "how", "epsilon by itself"],
         rows,
-        notes=["Epsilon of the noise is a part of the epsilon of a run."],
+        notes=["What steps need to know of samples. Epsilon of the noise is a part of that of the run."],
     )
 
 

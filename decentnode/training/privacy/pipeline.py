@@ -25,7 +25,7 @@ class Pipeline:
 
     epsilon_share: Share | None = None
     """The part of `epsilon` that the release may spend by itself; the steps get what is left."""
-    noise: Annotated[float, Ge(1e-3), Le(1e4)] | None = None
+    noise: Annotated[float, Ge(1e-3), Le(10_000)] | None = None
     """The standard deviation of the noise, in units of the most that a sample changes; null: the least with
     which the release spends `epsilon_share`."""
     delta_share: Share | None = None
