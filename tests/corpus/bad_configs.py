@@ -550,7 +550,7 @@ privacy: {name: dp_sgd, clip: 1, epsilon: 1, delta: 1.0e-5, pipeline: {epsilon_s
     | 12 training.privacy.pipeline.epsilon_share | must be a number > 0 and < 1 or null, not 1
     | 12 training.privacy.pipeline.delta_share | must be a number > 0 and < 1 or null, not 0
 privacy: {name: dp_sgd, clip: 1, epsilon: 1, delta: 1.0e-5, pipeline: {noise: 0, bounds: [0, 1, 2]}}
-    | 12 training.privacy.pipeline.noise | must be a number >= 0.001 and <= 10000.0 or null, not 0
+    | 12 training.privacy.pipeline.noise | must be a number >= 0.001 and <= 10000 or null, not 0
     | 12 training.privacy.pipeline.bounds | must be a list of exactly 2 (a number, a number), not a list of 3
 privacy: {name: dp_sgd, clip: 1, epsilon: 1, delta: 1.0e-5, pipeline: {noise: 9, bounds: [3, 1]}}
     | 12 training.privacy.pipeline | bounds must be two numbers, the least first, not 3 and 1

@@ -8,14 +8,16 @@ import torch
 
 import decentnode
 from decentnode.config import loader
-from decentnode.datasets.base import GIVEN, NORMALIZATION
+from decentnode.datasets.base import GIVEN, NORMALIZATION, LoadedDataset, Samples
 from decentnode.datasets.normalizer import Normalizer
 from decentnode.errors import BadInput
 from decentnode.launcher.report.final_lines import _privacy
 from decentnode.node.experiment import Experiment
 from decentnode.node.privacy.network_accountant import account
 from decentnode.node.privacy.plans import pipeline_of
+from decentnode.node.privacy.release import Released
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
+from decentnode.training.privacy.pipeline import Release
 from tests.support.in_process import Nodes
 
 WHAT = "mean and deviation of inputs"
@@ -98,6 +100,19 @@ def test_each_node_by_itself(tmp_path):
         ("the values of kind (dataset.columns)", "public"), (WHAT, "noise")
     ]  # fmt: skip
     assert rows[1]["epsilon"] == ACCOUNTANTS["rdp"].epsilon([Spending(1.0, 8.0, 1)], 1e-4)
+
+
+def test_a_dataset_may_have_one_number_for_all_inputs():
+    drawn = torch.Generator().manual_seed(2)
+    inputs = torch.rand(4000, 2, 3, generator=drawn) * torch.tensor([[4.0], [8.0]])
+    samples = Samples(inputs, torch.zeros(4000).long(), mean=torch.tensor(3.0), std=torch.ones(2, 1))
+    dataset = LoadedDataset(samples, samples, 2, (2, 3), fitted=("the vocabulary", NORMALIZATION))
+    release = Release(1.0, None, (0.0, 8.0), is_secret=False)
+    parts = [torch.arange(3000), torch.arange(3000, 4000), torch.arange(0)]
+    found = Released.drawn(release, dataset, parts, 1).applied(dataset)
+    assert found.fitted == ("the vocabulary",) and found.train.mean.shape == found.train.std.shape == (2, 1)
+    assert found.test.mean.flatten().tolist() == pytest.approx([2, 4], abs=0.05)
+    assert found.test.std.flatten().tolist() == pytest.approx([4 / 12**0.5, 8 / 12**0.5], rel=0.03)
 
 
 def test_rare_categories_are_not_released(tmp_path):

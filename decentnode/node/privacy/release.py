@@ -23,7 +23,7 @@ from decentnode.training.privacy.pipeline import BoundedMoments, Release
 FILE = Path("privacy/pipeline.json")
 """The file of a run that has what was released."""
 BOUNDS = "training.privacy.pipeline.bounds"
-PIXELS = (0.0, 255.0)
+PIXELS = (0, 255)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class Released:
         return self._normalizer(dataset.train, chosen_in(dataset), ranks)
 
     def _normalizer(self, samples: Samples, chosen: Tensor, ranks: Sequence[int]) -> Normalizer:
-        mean, std = samples.mean.clone(), samples.std.clone()
+        mean, std = (of.expand(chosen.shape).clone() for of in (samples.mean, samples.std))
         if ranks:
             deviation = self.release.noise * self.moments.sensitivity * len(ranks) ** 0.5
             found = self.moments.mean_and_deviation(self.sums[[*ranks]].sum(0), deviation)
@@ -144,10 +144,11 @@ class _Content(msgspec.Struct):
 
 
 def chosen_in(dataset: LoadedDataset) -> Tensor:
-    """Returns which inputs are normalized by training samples, of the shape of the mean."""
-    if dataset.standardized is None:
-        return torch.full(dataset.train.mean.shape, NORMALIZATION in dataset.fitted)
-    return dataset.standardized
+    """Returns which inputs are normalized by training samples, of the shape of mean and deviation."""
+    if dataset.standardized is not None:
+        return dataset.standardized
+    shape = (dataset.train.mean + dataset.train.std).shape
+    return torch.full(shape, NORMALIZATION in dataset.fitted)
 
 
 def moments_of(release: Release, dataset: LoadedDataset) -> BoundedMoments:
@@ -172,7 +173,7 @@ def moments_of(release: Release, dataset: LoadedDataset) -> BoundedMoments:
             BOUNDS, f"missing{features}; give the least and the greatest value, known without the samples"
         )
     ends = torch.tensor(PIXELS if bounds is None or isinstance(bounds, Mapping) else bounds).double()
-    low, high = (end.expand(train.mean.shape).clone() for end in ends)
+    low, high = (end.expand(chosen.shape).clone() for end in ends)
     if isinstance(bounds, Mapping):
         low[chosen], high[chosen] = _of_features(bounds, [*_names(dataset, chosen)])
     return BoundedMoments((low + high) / 2, (high - low) / 2, chosen, categories)
