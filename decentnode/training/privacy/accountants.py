@@ -31,6 +31,8 @@ TAIL = 10.0
 """The standard deviations beyond which losses are ignored."""
 RELATIVE_TOLERANCE = 1e-3
 LEAST_NOISE, MOST_NOISE = 0.05, 1e4
+LEAST_GIVEN = 1e-3
+"""The least noise for which epsilon is computed; it is some millions then."""
 
 
 class Spending(NamedTuple):

@@ -21,13 +21,11 @@ from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat, PositiveFloat
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
-from decentnode.training.privacy.accountants import ACCOUNTANTS, MOST_NOISE, Spending
+from decentnode.training.privacy.accountants import ACCOUNTANTS, LEAST_GIVEN, MOST_NOISE, Spending
 from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.privacy.per_example import ClippedSum
 from decentnode.training.privacy.pipeline import Pipeline, Release
 
-LEAST_GIVEN = 1e-3
-"""The least noise for which epsilon is computed; it is some millions then."""
 Delta = Annotated[float, Gt(0), Lt(1)]
 
 

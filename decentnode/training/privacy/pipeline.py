@@ -8,11 +8,13 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Gt, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.rng import RandomSource
+from decentnode.options import PositiveFloat
+from decentnode.training.privacy.accountants import LEAST_GIVEN, MOST_NOISE
 
 Bounds = tuple[float, float]
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -25,7 +27,7 @@ class Pipeline:
 
     epsilon_share: Share | None = None
     """The part of `epsilon` that the release may spend by itself; the steps get what is left."""
-    noise: Annotated[float, Ge(1e-3), Le(10_000)] | None = None
+    noise: PositiveFloat | None = None
     """The standard deviation of the noise, in units of the most that a sample changes; null: the least with
     which the release spends `epsilon_share`."""
     delta_share: Share | None = None
@@ -38,6 +40,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if (self.epsilon_share is None) == (self.noise is None):
             raise ValueError("give one of epsilon_share and noise")
+        if self.noise is not None and not LEAST_GIVEN <= self.noise <= MOST_NOISE:
+            raise ValueError(f"noise must be from {LEAST_GIVEN:g} to {MOST_NOISE:g}, not {self.noise:g}")
         pairs = self.bounds if isinstance(self.bounds, Mapping) else {"": self.bounds or (0.0, 1.0)}
         for name, (low, high) in pairs.items():
             if not -math.inf < low < high < math.inf:
