@@ -110,9 +110,9 @@ class BoundedMoments:
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Returns v of each input, shape (n, 1 + 2 d + categories), float64."""
-        missing = inputs.dim() - 1 - self.center.dim()
-        shape = (*[1] * missing, *self.center.shape)
-        u = ((inputs.double() - self.center) / self.half).clamp(-1, 1)
+        shape = (*[1] * inputs.dim(), *self.center.shape)[1 - inputs.dim() :]
+        # What is no number would be in the sum, and nothing bounds it.
+        u = ((inputs.double() - self.center.view(shape)) / self.half.view(shape)).clamp(-1, 1).nan_to_num()
         over = tuple(axis for axis, size in enumerate(shape, 1) if size == 1)
         each = [u, 2 * u.square() - 1]
         means = [part.mean(over, keepdim=True) if over else part for part in each]

@@ -28,6 +28,10 @@ def test_a_row_is_no_longer_than_the_noise_is_made_for():
     assert norms.max() == norms[-1] == OF_TABLE.sensitivity == 7**0.5
     white = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 4, 4)
     assert OF_IMAGES.rows(IMAGES).norm(dim=1).max() < 7**0.5 == OF_IMAGES.rows(white).norm(dim=1)[0]
+    odd = torch.tensor([[float("nan"), float("inf"), -float("inf")]])
+    assert OF_TABLE.rows(odd).tolist() == [[1, 0, 1, -1, -1, 1, 1]]
+    led = [part[None] for part in (OF_IMAGES.center, OF_IMAGES.half, OF_IMAGES.chosen)]
+    assert torch.equal(BoundedMoments(*led).rows(IMAGES), OF_IMAGES.rows(IMAGES))
     one = BoundedMoments(OF_TABLE.center, OF_TABLE.half, torch.tensor([False, True, False]))
     assert one.count == 1 and torch.equal(one.rows(TABLE), OF_TABLE.rows(TABLE)[:, [0, 2, 5]])
 
