@@ -38,7 +38,7 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
             if not code_folders(run):
                 raise
             raise BadInput(f"{first_line(error)}; to run that code, too: --with-its-code") from error
-    experiment = Experiment.from_settings(load(config, overrides))
+    experiment = Experiment.from_settings(load(config, overrides), run_dir=run)
     attacks = passive(experiment)
     if not attacks:
         raise BadInput(f"{config}: adversaries: nobody listens in this run; name some, such as membership")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator, permutation
-from decentnode.core.text import counted
+from decentnode.core.text import counted, shortened
 from decentnode.core.vector import accumulator
 from decentnode.datasets.ragged import LazyRows, Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
@@ -33,7 +33,11 @@ COUNTED_IMAGES = 1024
 COMPARED_VALUES = 1 << 20
 COMPARED_ROWS = 4096
 """The most numbers, and rows, that are compared with what a format has left of them."""
-NORMALIZATION = "their mean and deviation (give dataset.mean and dataset.std, or normalized inputs)"
+NORMALIZATION = (
+    "mean and deviation of inputs (give dataset.mean and dataset.std, or normalized inputs, or let "
+    "training.privacy.pipeline release them with noise)"
+)
+GIVEN = "mean and deviation of inputs (dataset.mean, dataset.std)"
 ROUNDING = 16
 """Values of 64 bits that differ by less, in units of their last bit, were equal before they were computed."""
 LEAST_KEPT = 0.75
@@ -222,6 +226,8 @@ class LoadedDataset:
     fitted: tuple[str, ...] = ()
     """What was computed from training samples besides them, without noise, such as a vocabulary: a run then
     makes no claim of epsilon. Normalization need not be named."""
+    public: tuple[str, ...] = ()
+    """What options say about the samples instead, known without them, and which options, in parentheses."""
     class_names: tuple[str, ...] = ()
     """The name of each class; empty: they have none."""
     arguments: tuple[str, ...] = ()
@@ -230,9 +236,15 @@ class LoadedDataset:
     """What was decided about the samples that the user should know, a line each."""
     schema: tuple[str, ...] = ()
     """What `decentnode validate` prints about the samples, a line each."""
-    by_node: Tensor | None = None
-    """Which inputs each node normalizes by its own training samples, bool, of the shape of a sample; None: no
-    node does. A model that is no node's takes `mean` and `std` of the samples."""
+    categories: Mapping[str, range] = field(default_factory=dict)
+    """The inputs of each column of categories whose values are those of training rows, by its name. A sample
+    has a 1 in at most one of them, and else 0; without such an input it is of a category that nobody knows.
+    `fitted` has `values_of` these columns."""
+    standardized: Tensor | None = None
+    """Which inputs are normalized by training samples, bool, of the shape of `mean`; None: all, if any."""
+    by_node: bool = False
+    """Whether each node normalizes these by its own training samples. A model that is no node's takes `mean`
+    and `std` of the samples."""
 
     def changed(self, change: Callable[[Samples], Samples]) -> "LoadedDataset":
         """Returns the dataset with all its parts changed."""
@@ -379,7 +391,9 @@ class Dataset(ABC):
             raise DatasetError.at(
                 "dataset.mean", "pixels are 0 to 255 here, not 0 to 1; give 255 times mean and std"
             )
-        return loaded.changed(lambda samples: replace(samples, mean=mean, std=std))
+        none = torch.zeros(mean.shape, dtype=torch.bool)
+        known = replace(loaded, public=(*loaded.public, GIVEN), standardized=none)
+        return known.changed(lambda samples: replace(samples, mean=mean, std=std))
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
         """Returns these samples, of which a label does not count."""
@@ -575,6 +589,11 @@ def merges(values: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.bool_]:
 
     # 0.1 + 0.2 is no other value than 0.3.
     return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values, ROUNDING))
+
+
+def values_of(names: Iterable[str]) -> str:
+    """What `fitted` says about columns of categories."""
+    return f"the values of {shortened(', '.join(names))} (list them in dataset.columns)"
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:

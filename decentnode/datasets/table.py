@@ -1,8 +1,10 @@
 """Rows of tables: files, and tables that Python has."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -14,7 +16,14 @@ from decentnode.core.registry import DATASETS
 from decentnode.core.rng import generator
 from decentnode.core.text import counted, shortened
 from decentnode.datasets import samples
-from decentnode.datasets.base import Dataset, LoadedDataset, Samples, mean_and_deviation, merges
+from decentnode.datasets.base import (
+    Dataset,
+    LoadedDataset,
+    Samples,
+    mean_and_deviation,
+    merges,
+    values_of,
+)
 from decentnode.datasets.table_columns import (
     Array,
     Column,
@@ -136,8 +145,10 @@ class TableDataset(Dataset):
             standardized=np.concatenate([one.is_standardized for one in inputs]).reshape(arrays[0].shape[1:]),
             standardize=self.standardize,
         )  # fmt: skip
+        categories = _categories(inputs)
         return replace(
-            found, class_names=class_names, fitted=tuple(_fitted(inputs)),
+            found, class_names=class_names, fitted=tuple(_fitted(inputs, categories)), categories=categories,
+            public=tuple(_public({name: settings[name] for name in features})),
             schema=tuple(self._schema(tables[0], inputs, class_names)),
             notices=tuple(_notices(inputs, dropped)),
         )  # fmt: skip
@@ -470,14 +481,14 @@ def loaded(
         )
         for part in range(len(features))
     )  # fmt: skip
-    by_node = torch.from_numpy(chosen.copy()) if standardize == "node" else None
     return LoadedDataset(
         train,
         test,
         classes,
         shape=tuple(train.inputs.shape[1:]),
         names=tuple(names),
-        by_node=by_node,
+        standardized=torch.from_numpy(chosen.copy()),
+        by_node=standardize == "node",
         validation=validation[0] if validation else None,
     )
 
@@ -549,13 +560,41 @@ def _membership(columns: Sequence[Column]) -> list[Array]:
     return found
 
 
-def _fitted(inputs: Sequence[Inputs]) -> Iterator[str]:
+def _categories(inputs: Sequence[Inputs]) -> dict[str, range]:
+    """The inputs of each column of which nothing was computed but its categories, and with names apart."""
+    ends = [*accumulate(one.count for one in inputs)]
+    times = Counter(name for one in inputs for name in one.names)
+    return {
+        one.name: range(end - one.count, end)
+        for one, end in zip(inputs, ends, strict=True)
+        if one.kind == "category"
+        and one.fitted == ("categories",)
+        and all(times[name] == 1 for name in one.names)
+    }
+
+
+def _fitted(inputs: Sequence[Inputs], categories: Collection[str]) -> Iterator[str]:
+    """What was computed from training rows; `categories`: columns that stand by themselves."""
+    if categories:
+        yield values_of(categories)
+    if names := [one.name for one in inputs if "categories" in one.fitted and one.name not in categories]:
+        yield values_of(names)
     for what, text, remedy in (
-        ("categories", "the values of", "list them in dataset.columns"),
+        ("frequent", "which values are frequent in", "leave out max_categories"),
         ("fill", "what fills rows without a value in", "set a number as missing"),
     ):
         if names := [one.name for one in inputs if what in one.fitted]:
             yield f"{text} {shortened(', '.join(names))} ({remedy})"
+
+
+def _public(settings: Mapping[str, ColumnSettings]) -> Iterator[str]:
+    """What the options say about columns that would be computed from training rows else."""
+    for what, known in (
+        ("the values of", [name for name, one in settings.items() if one.values]),
+        ("mean and deviation of", [name for name, one in settings.items() if one.mean is not None]),
+    ):
+        if known:
+            yield f"{what} {shortened(', '.join(known))} (dataset.columns)"
 
 
 def _notices(inputs: Sequence[Inputs], dropped: int) -> Iterator[str]:

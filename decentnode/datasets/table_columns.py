@@ -195,7 +195,7 @@ class Inputs:
     standardized: int
     """How many of them are normalized, the first ones."""
     fitted: tuple[str, ...] = ()
-    """What was computed from the training rows: `categories`, `values`, `fill`."""
+    """What was computed from the training rows: `categories`, `frequent`, `fill`."""
     missing: int = 0
     """The rows without a value, of both parts."""
     filled: str = ""
@@ -421,6 +421,7 @@ def _categories(columns: Sequence[Column], settings: ColumnSettings) -> Inputs:
             raise train.error(f"has {len(levels):,} categories; set {remedy}, or skip")
         rows = np.bincount(places[0][places[0] >= 0], minlength=len(levels))
         frequent = np.sort(np.argsort(-rows, kind="stable")[: most - 1])
+        fitted = (*fitted, "frequent")
         # The last one is for unknown ones, which are rare, too.
         new = np.full(len(levels) + 1, most - 1)
         new[frequent] = np.arange(most - 1)

@@ -64,7 +64,8 @@ def run_here(
         shortage, graph = preflight.check(settings, machine), settings.graph.make()
         for line in filter(None, [shortage, idle_notice(settings), sample_notice(settings), *notices(graph)]):
             print(line, file=sys.stderr)
-        experiment = Experiment.from_settings(settings, dataset)
+        begun = resume_plan.run_dir if resume_plan else None
+        experiment = Experiment.from_settings(settings, dataset, begun)
         for line in experiment.samples.dataset.notices:
             print(line, file=sys.stderr)
         import_for_nodes(settings)

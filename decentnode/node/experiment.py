@@ -67,12 +67,17 @@ class Experiment:
         return cls.from_settings(config.load(path, overrides))
 
     @classmethod
-    def from_settings(cls, settings: Settings, whole_dataset: LoadedDataset | None = None) -> "Experiment":
-        """Loads what the settings name; raises BadInput. `whole`: all samples, where they are loaded."""
+    def from_settings(
+        cls, settings: Settings, whole_dataset: LoadedDataset | None = None, run_dir: Path | None = None
+    ) -> "Experiment":
+        """Loads what the settings name; raises BadInput.
+
+        `whole_dataset`: all samples, where they are loaded; `run_dir`: that of a run which has begun.
+        """
         # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
         dtype = DTYPES[settings.training.dtype]
-        samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole_dataset)
+        samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole_dataset, run_dir)
         graph = samples.weighted_graph(settings)
         dataset = samples.dataset
         # Raises BadInput where a rank has no part of the steps, before a large model is made.

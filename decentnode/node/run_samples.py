@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.models.base import has_batch_norm, least_batch
 from decentnode.node.child_answers import answer_of
+from decentnode.node.privacy.release import Released
 from decentnode.sharing.base import Sharing
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
@@ -56,6 +58,8 @@ class RunSamples:
     """The fewest samples at once that the model of the run can be trained on."""
     shapes: tuple[tuple[int, ...], ...] = ((),)
     """The shapes that the outputs of the model for one sample may have (`Task.shapes`)."""
+    released: Released | None = None
+    """What the nodes have released to normalize by; None: the samples are normalized without noise."""
 
     @property
     def width(self) -> int:
@@ -63,10 +67,13 @@ class RunSamples:
         return self.shapes[0][0]
 
     @classmethod
-    def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
+    def load(
+        cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None,
+        run_dir: Path | None = None,
+    ) -> "RunSamples":  # fmt: skip
         """Loads the samples that the settings name, for so many nodes; raises BadInput.
 
-        `whole_dataset`: all samples, if they are loaded already.
+        `whole_dataset`: all samples, if they are loaded already; `run_dir`: of a run that has begun.
         """
         source: Dataset = settings.dataset.make()
         seed, ignored = settings.seed, settings.training.ignored
@@ -98,9 +105,22 @@ class RunSamples:
         for adversary in adversaries:
             adversary.check(changed, parts)
             parts = adversary.parts(parts, seed)
+        released, privacy = None, settings.training.privacy
+        if privacy is not None and (release := privacy.make().release) is not None:
+            if len(settings.mapping.make().machines) > 1:
+                raise BadInput.at(
+                    "training.privacy.pipeline",
+                    "its noise is drawn by one machine, and others could not know it; use one, or give "
+                    "dataset.mean and dataset.std",
+                )
+            if run_dir is None:
+                released = Released.drawn(release, changed, parts, seed)
+            else:
+                released = Released.read(release, changed, parts, run_dir)
+            changed = released.applied(changed)
         return cls(
             changed, parts, seed, settings.training.gradient_sync.make(), levels, assigned, own_tests,
-            shapes=task.shapes(dataset.num_classes, dataset.train.labels.shape[1:]),
+            shapes=task.shapes(dataset.num_classes, dataset.train.labels.shape[1:]), released=released,
         )  # fmt: skip
 
     def shard(self, rank: int) -> Shard:
@@ -114,9 +134,11 @@ class RunSamples:
     @cached_property
     def normalizers(self) -> tuple[Normalizer, ...]:
         """How each rank normalizes samples; empty where all do it as the samples say."""
-        train, chosen = self.dataset.train, self.dataset.by_node
-        if chosen is None:
+        train, chosen = self.dataset.train, self.dataset.standardized
+        if not self.dataset.by_node or chosen is None:
             return ()
+        if self.released is not None:
+            return tuple(self.released.of_node(self.dataset, rank) for rank in range(len(self.parts)))
         return tuple(Normalizer.fitted(train, part, chosen) for part in self.parts)
 
     def of_network(self, network: nn.Module, settings: Settings) -> "RunSamples":

@@ -77,7 +77,7 @@ def by_indices(run: Run) -> Iterator[float]:
 
     `by: change` sends coordinates that it has not sent for long.
     """
-    experiment = Experiment.from_settings(load(run.directory / "config.yaml"))
+    experiment = Experiment.from_settings(load(run.directory / "config.yaml"), run_dir=run.directory)
     layout = experiment.schemes.plain().payload_layout(0)
     if layout is None or "indices" not in [field.name for field in layout.fields]:
         return

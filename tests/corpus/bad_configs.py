@@ -539,6 +539,27 @@ privacy: {name: dp_sgd, clip: 1, noise: 1, epsilon: 1, accountant: none, delta: 
     | 12 training.privacy.epsilon | needs an accountant: rdp or pld
 privacy: {name: dp_sgd, clip: 1, noise: 0, epsilon: 1, delta: 1.0e-5}
     | 12 training.privacy.noise | 0 protects nothing; leave it out to compute it
+privacy: {name: dp_sgd, pipeline: {epsilon_share: 0.1}, clip: 1, noise: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline.epsilon_share | is a part of training.privacy.epsilon, which is missing;
+    + give pipeline.noise instead
+privacy: {name: dp_sgd, pipeline: {}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline | give one of epsilon_share and noise
+privacy: {name: dp_sgd, pipeline: {noise: 5, epsilon_share: 0.1}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline | give one of epsilon_share and noise
+privacy: {name: dp_sgd, pipeline: {epsilon_share: 1, delta_share: 0}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline.epsilon_share | must be a number > 0 and < 1 or null, not 1
+    | 12 training.privacy.pipeline.delta_share | must be a number > 0 and < 1 or null, not 0
+privacy: {name: dp_sgd, pipeline: {noise: 0, bounds: [0, 1, 2]}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline.noise | must be a number > 0 or null, not 0
+    | 12 training.privacy.pipeline.bounds | must be a list of exactly 2 (a number, a number), not a list of 3
+privacy: {name: dp_sgd, pipeline: {noise: 1e5}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline | noise must be from 0.001 to 10000, not 100000
+privacy: {name: dp_sgd, pipeline: {noise: 9, bounds: [3, 1]}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline | bounds must be two numbers, the least first, not 3 and 1
+privacy: {name: dp_sgd, pipeline: {noise: 9, bounds: {age: [1, 1]}}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline | bounds of 'age' must be two numbers, the least first, not 1 and 1
+privacy: {name: dp_sgd, pipeline: {noise: 9, bound: [0, 1]}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.pipeline.bound | unknown key; did you mean 'bounds'?
 scheduler: {name: WarmupCosine, total: 5, start_factor: 0}
     | 12 training.scheduler | WarmupCosine: start_factor must be > 0 and <= 1, not 0.0
 scheduler: {name: WarmupCosine, total: 5, final_lr: -1}
@@ -1050,6 +1071,15 @@ batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 0.5}
 batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 0.5, epsilon: 0.1, delta: 1.0e-5}
     | 13 training.privacy.epsilon | the steps of the first round exceed it at every node; allow more, use
     + more noise, or fewer samples in a step
+batch_size: 16\n  privacy: {name: dp_sgd, pipeline: {noise: 0.5}, clip: 1, epsilon: 1, delta: 1.0e-5}
+    | 13 training.privacy.pipeline.noise | 0.5 spends epsilon ... before the first step, and the budget is 1;
+    + add more noise
+batch_size: 16\n  privacy: {name: dp_sgd, pipeline: {noise: 9, delta_share: 0.1},
+    + clip: 1, noise: 1, delta: 1.0e-5}
+    | 13 training.privacy.pipeline.delta_share | the dataset computes no categories; leave it out
+batch_size: 16\n  privacy: {name: dp_sgd, pipeline: {noise: 9, bounds: {a: [0, 1]}},
+    + clip: 1, noise: 1, delta: 1.0e-5}
+    | 13 training.privacy.pipeline.bounds | inputs have no names; give one pair of numbers for all
 batch_tokens: 64 | 12 training.batch_tokens | the samples of the dataset are no tokens; use batch_size
 augmentation: [{name: cutout, size: 9}]
     | 12 training.augmentation | cutout of 9 x 9 pixels is larger than the images of 8 x 8

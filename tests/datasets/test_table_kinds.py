@@ -300,7 +300,16 @@ def test_each_node_normalizes_by_its_own_rows_if_asked():
             assert set(inputs[:, 1:-1].unique().tolist()) == {0, 1}, "categories stay as they are"
     known = load_dataset((TRAIN, TEST), features=["age"], columns={"age": {"mean": 40, "std": 10}})
     np.testing.assert_allclose(inputs_in(known)[1], (TEST[["age"]] - 40) / 10, rtol=1e-6)
-    assert known.fitted == ()
+    assert known.fitted == () and known.public == ("mean and deviation of age (dataset.columns)",)
+    cities = {"kind": "category", "values": ["Kyiv", "Oslo", "Rome"], "max_categories": 2}
+    few = load_dataset((TRAIN, TEST), features=["city"], columns={"city": cities})
+    assert few.fitted == ("which values are frequent in city (leave out max_categories)",)
+    assert few.public == ("the values of city (dataset.columns)",) and few.categories == {}
+    found = load_dataset((TRAIN, TEST), features=["age", "city", "zip"], columns={"zip": "category"})
+    assert found.categories["city"] == range(1, 1 + len({*TRAIN.city})) and [*found.categories] == [
+        "city",
+        "zip",
+    ]
     plain = load_dataset((TRAIN, TEST), features=["age"], standardize="none")
     assert (plain.fitted, plain.train.mean.tolist(), plain.train.std.tolist()) == ((), [0], [1])
 

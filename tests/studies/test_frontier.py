@@ -13,11 +13,17 @@ from decentnode.results.attack_results import AttackResult, write_results
 from decentnode.studies.frontier import show
 from decentnode.studies.report.claims import claim_of
 from decentnode.studies.report.frontier import Frontier, not_dominated
-from decentnode.studies.report.tables import main_table
+from decentnode.studies.report.page import page_content
+from decentnode.studies.report.tables import main_table, pipeline_table
 from tests.results.test_study import make_run, recorded
 
 SCHEMES = ("plain", "private", "leaky")
 PRIVATE = {"name": "dp_sgd", "delta": 1e-5, "accountant": "rdp", "planned_rounds": 30, "no_claim": {}}
+
+PIPELINE = [
+    {"what": "mean and deviation of inputs", "how": "noise", "epsilon": 0.798},
+    {"what": "the vocabulary (set dataset.words: hash)", "how": "ends the claim", "epsilon": None},
+]
 
 
 def change(path, **entries):
@@ -59,7 +65,8 @@ def directory(tmp_path):
         )  # fmt: skip
         attacked(run, {"plain": 0.7, "private": 0.52, "leaky": 0.6}[scheme], seed)
         if scheme == "private":
-            change(run / "summary.json", privacy=PRIVATE | {"epsilon": {"0": 2.0 + seed, "1": 1.0}})
+            spent = {"epsilon": {"0": 2.0 + seed, "1": 1.0}, "pipeline": PIPELINE}
+            change(run / "summary.json", privacy=PRIVATE | spent)
     return folder
 
 
@@ -77,6 +84,12 @@ def test_a_point_has_the_figures_of_its_runs(directory):
     table = frontier.table()
     assert [row[1].text for row in table.rows if row[0].text == "leaky"] == [""]
     assert any("no epsilon, no noise: leaky, plain" in note for note in table.notes)
+    assert [[cell.text for cell in row] for row in pipeline_table(Study(directory)).rows] == [
+        ["private", "mean and deviation of inputs", "noise", "0.798"],
+        ["private", "the vocabulary (set dataset.words: hash)", "ends the claim", "-"],
+    ]
+    tables = page_content(Study(directory), 60.0)["tables"]
+    assert [table["title"] for table in tables][1:] == ["before private steps"]
     report = main_table(Study(directory), 60.0)
     assert report.headings[-1] == "epsilon" and [row[-1].text for row in report.rows].count("-") == 2
 

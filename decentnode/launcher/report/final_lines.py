@@ -232,6 +232,11 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         everybody = len(ranks) == summary["nodes"]
         of = "" if everybody else f" for {ranks_in_words(ranks, MOST_LOST)}"
         yield next(names, ""), f"no claim{of}: {reason}"
+    for row in privacy.get("pipeline") or ():
+        # What ends the claim is said above.
+        if row["how"] != "ends the claim":
+            own = "" if row["epsilon"] is None else f", by itself epsilon {decimal(row['epsilon'])}"
+            yield next(names, ""), f"before the steps: {row['what']}: {row['how']}{own}"
 
 
 def _cost(summary: dict[str, Any]) -> Lines:

@@ -19,6 +19,7 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
+from decentnode.node.privacy.plans import pipeline_of
 from decentnode.options import ENDLESS
 
 NOTHING: Counter[str] = Counter()
@@ -141,6 +142,7 @@ def _privacy(
         "planned_rounds": experiment.planned_rounds,
         "epsilon": {str(rank): end.epsilon for rank, end in finished.items() if end.epsilon is not None},
         "no_claim": doubts,
+        "pipeline": pipeline_of(experiment.graph.graph, experiment.samples),
     }
 
 

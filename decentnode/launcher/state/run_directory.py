@@ -151,6 +151,8 @@ def make_run_directory(experiment: Experiment, machine: int = 0, or_resume: bool
         (path / "logs").mkdir(exist_ok=or_resume)
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
         write_atomically(path / PARTITION_FILE, partition.content)
+        if experiment.samples.released is not None:
+            experiment.samples.released.write(path)
     except OSError as error:
         raise BadInput.at("run_dir", f"{path} cannot be written: {error.strerror}") from error
     return path

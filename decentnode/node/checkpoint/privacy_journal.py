@@ -50,7 +50,7 @@ class PrivacyJournal(AuxiliaryRecords):
         # A reason outlives the process that found it.
         for reason in last.doubts if last else []:
             steps.doubt(reason)
-        steps.recover(last.history if last else [])
+        steps.recover(last.history if last else steps.history)
 
     def spend(self, history: History) -> None:
         """Writes down all steps up to the end of a round, before the first of them; never raises OSError."""

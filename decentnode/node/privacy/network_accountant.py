@@ -188,8 +188,11 @@ class PrivateStepsOfNodes(Mechanism):
             for rank, plan in enumerate(self._plans):
                 adjacency[rank, [*(plan.edges.neighbors if plan.edges else ())]] = 1
             self._amplification = cache(partial(self._edges.amplification, adjacency))
+        delta_left = self.delta - (options.release.delta if options.release else 0.0)
+        if delta_left <= 0:
+            raise BadInput(f"--delta must be above that of categories, {self.delta - delta_left:g}")
         # Most nodes have the same plan.
-        self._epsilon = cache(partial(options.spent, delta=self.delta))
+        self._epsilon = cache(partial(options.spent, delta=delta_left))
 
     def spent(self, rank: int, rounds: int, observers: Collection[int]) -> float:
         plan = self._plans[rank]

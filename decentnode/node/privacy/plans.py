@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 from torch import nn
 
@@ -82,8 +83,23 @@ def described(plans: Sequence[PrivacyPlan], network: nn.Module) -> Iterator[str]
 
 def doubts_of(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:
     """The reasons why epsilon of private steps is no claim about a run with these samples."""
-    fitted = (*dataset.fitted, *(["the graph, by the labels of each node"] if graph.needs_labels else []))
+    fitted = _without_noise(graph, dataset)
     return tuple(f"computed from training samples before the steps, without noise: {what}" for what in fitted)
+
+
+def _without_noise(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:
+    return *dataset.fitted, *(["the graph, by the labels of each node"] if graph.needs_labels else [])
+
+
+def pipeline_of(graph: Graph, samples: RunSamples) -> list[dict[str, Any]]:
+    """What the steps presuppose of samples, for the summary: known without them, with noise, or neither."""
+    dataset, released = samples.dataset, samples.released
+    rows: list[tuple[str, str, float | None]] = [(what, "public", None) for what in dataset.public]
+    if released is not None:
+        what = ", ".join(what.partition(" (")[0] for what in released.what)
+        rows.append((what, "noise", released.release.epsilon))
+    rows += [(what, "ends the claim", None) for what in _without_noise(graph, dataset)]
+    return [{"what": what, "how": how, "epsilon": epsilon} for what, how, epsilon in rows]
 
 
 def shortened(settings: Settings, plans: Sequence[PrivacyPlan]) -> Settings:

@@ -50,7 +50,7 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
     """Returns the content of the page, without its figures, as plain values: tables and runs with states."""
     content: dict[str, Any] = {
         "name": study.name, "version": __version__, "headline": study.headline.name,
-        "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
+        "tables": [asdict_table(table) for table in _tables(study, target)],
         "differences": None,
         "runs": [_run(variant.name, run) for variant in study.variants for run in variant.runs],
     }  # fmt: skip
@@ -61,6 +61,13 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
         for variant in study.variants
     }
     return content
+
+
+def _tables(study: Study, target: float) -> Iterator[Table]:
+    if study.compared:
+        yield tables.main_table(study, target)
+        if (before := tables.pipeline_table(study)).rows:
+            yield before
 
 
 def _comparisons(study: Study) -> list[Comparison]:

@@ -90,6 +90,22 @@ def main_table(study: Study, target: float) -> Table:
     return Table(f"{headline.name} and cost", headings, rows, notes=notes)
 
 
+def pipeline_table(study: Study) -> Table:
+    """What private steps of each variant presuppose of samples, by the first run that has finished."""
+    rows = []
+    for variant in study.compared:
+        private = next((run.summary.get("privacy") for run in variant.finished), None) or {}
+        for row in private.get("pipeline") or ():
+            epsilon = UNKNOWN if row["epsilon"] is None else f"{row['epsilon']:.3g}"
+            rows.append([Cell(variant.name), Cell(row["what"]), Cell(row["how"]), Cell(epsilon)])
+    return Table(
+        "before private steps",
+        ["variant", "what", "how", "epsilon by itself"],
+        rows,
+        notes=["What steps need to know of samples. Epsilon of the noise is a part of that of the run."],
+    )
+
+
 def cost_lines(study: Study, target: float) -> Iterator[str]:
     """Yields the costs of each variant until the target, aligned for a screen."""
     shown = f"{target:.4g}{study.headline.unit}"

@@ -31,6 +31,8 @@ TAIL = 10.0
 """The standard deviations beyond which losses are ignored."""
 RELATIVE_TOLERANCE = 1e-3
 LEAST_NOISE, MOST_NOISE = 0.05, 1e4
+LEAST_GIVEN = 1e-3
+"""The least noise for which epsilon is computed; it is some millions then."""
 
 
 class Spending(NamedTuple):
@@ -70,14 +72,17 @@ class Accountant(ABC):
         """The noise that `noise_for` tries first."""
         return 1.0
 
-    def noise_for(self, epsilon: float, delta: float, rate: float, steps: int) -> float:
+    def noise_for(
+        self, epsilon: float, delta: float, rate: float, steps: int, before: History = ()
+    ) -> float:  # fmt: skip
         """The least noise, up to 0.1 %, with which so many steps spend at most epsilon; raises BadInput.
 
-        By bisection, as epsilon falls when the noise grows.
+        `before`: what was spent before these steps, and is a part of epsilon. By bisection, as epsilon falls
+        when the noise grows.
         """
 
         def is_enough(noise: float) -> bool:
-            return self.epsilon([Spending(rate, noise, steps)], delta) <= epsilon
+            return self.epsilon([*before, Spending(rate, noise, steps)], delta) <= epsilon
 
         if not steps or rate <= 0:
             return 0.0
@@ -152,22 +157,17 @@ class PldAccountant(Accountant):
 ACCOUNTANTS: dict[str, Accountant] = {kind.name: kind for kind in (RdpAccountant(), PldAccountant())}
 
 
-def gaussian_epsilon(noise: float, sensitivity: float, delta: float) -> float:
-    """The exact epsilon of a Gaussian mechanism (Balle and Wang, 2018, theorem 8); infinite without noise."""
-    if not noise:
-        return float("inf")
-    return float(accounting().get_epsilon_gaussian(noise / sensitivity, delta))
+def gaussian_epsilon(moved: float, delta: float) -> float:
+    """The exact epsilon of a Gaussian mechanism (Balle and Wang, 2018, theorem 8).
+
+    `moved`: how far one sample moves its mean, in deviations of its noise.
+    """
+    return float(accounting().get_epsilon_gaussian(1 / moved, delta))
 
 
-def gaussian_noise(epsilon: float, sensitivity: float, delta: float) -> float:
-    """The least noise with which a Gaussian mechanism spends at most epsilon; raises BadInput."""
-    noise = sensitivity * float(accounting().get_sigma_gaussian(epsilon, delta))
-    if noise > MOST_NOISE:
-        raise BadInput.at(
-            "training.privacy.epsilon",
-            f"{epsilon:g} needs noise above {MOST_NOISE:g}; allow more, or make fewer steps",
-        )
-    return noise
+def gaussian_noise(epsilon: float, delta: float) -> float:
+    """The least deviation of a Gaussian mechanism whose mean one sample moves by 1."""
+    return float(accounting().get_sigma_gaussian(epsilon, delta))
 
 
 def accounting() -> ModuleType:

@@ -14,6 +14,7 @@ from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.correlation import Matrix, Strategy, Workload
 from decentnode.training.privacy.edges import Edges, EdgeShare
+from decentnode.training.privacy.pipeline import Release
 
 History = list[tuple[float, float, int]]
 """The rate, noise and number of equal steps in a row, in their order."""
@@ -33,6 +34,8 @@ class PrivacyPlan:
     """The epsilon spent after all rounds; infinite where nothing bounds it."""
     rounds: int
     """The first rounds whose steps the budget allows."""
+    before: Sequence[tuple[float, float, int]] = ()
+    """What the node has spent before its first step, as in a history."""
     strategy: Strategy | None = None
     """How their noise hangs together, and which samples they may use; None: nothing does, and all."""
     edges: EdgeShare | None = None
@@ -127,6 +130,11 @@ class Privacy(ABC):
     @abstractmethod
     def described(self) -> dict[str, Any]:
         """Returns the subject of `epsilon`, for the summary of a run."""
+
+    @property
+    def release(self) -> Release | None:
+        """How mean and deviation of inputs are released before the steps; None: they have no noise."""
+        return None
 
     @abstractmethod
     def check(self, network: nn.Module, samples: Samples) -> None:

@@ -3,9 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
-from math import ceil
+from math import ceil, sqrt
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.accountants import (
     ACCOUNTANTS,
+    LEAST_GIVEN,
     MOST_NOISE,
     Spending,
     gaussian_epsilon,
@@ -41,9 +42,8 @@ from decentnode.training.privacy.correlation import (
 )
 from decentnode.training.privacy.edges import EdgeNoise, Edges, EdgeShare
 from decentnode.training.privacy.per_example import ClippedSum
+from decentnode.training.privacy.pipeline import Pipeline, Release
 
-LEAST_GIVEN = 1e-3
-"""The least noise for which epsilon is computed; it is some millions then."""
 Delta = Annotated[float, Gt(0), Lt(1)]
 
 
@@ -82,6 +82,9 @@ class DpSgd(Privacy):
     """
     on_spent: Literal["stop", "warn"] = "stop"
     """What happens when the budget is spent before the last round."""
+    pipeline: Pipeline | None = None
+    """How mean and deviation of inputs, and categories, are released with noise before the steps, at the
+    expense of the same budget; null: without noise, where a dataset computes them, which leaves no claim."""
 
     def __post_init__(self) -> None:
         if self.noise is None and self.epsilon is None:
@@ -107,6 +110,37 @@ class DpSgd(Privacy):
             )
         if self.noise == 0 and self.epsilon is not None:
             raise BadInput.at("training.privacy.noise", "0 protects nothing; leave it out to compute it")
+        if self.pipeline is not None and self.pipeline.noise is None and self.epsilon is None:
+            raise BadInput.at(
+                "training.privacy.pipeline.epsilon_share",
+                "is a part of training.privacy.epsilon, which is missing; give pipeline.noise instead",
+            )
+
+    @cached_property
+    def release(self) -> Release | None:
+        if self.pipeline is None:
+            return None
+        accountant, noise = ACCOUNTANTS.get(self.accountant), self.pipeline.noise
+        delta = self.delta - self.delta_of_noise
+        if accountant is None:
+            return Release(noise or 0.0, None, self.pipeline.bounds, self.generator == "secure", delta)
+        if noise is None:
+            part = (self.pipeline.epsilon_share or 0.0) * (self.epsilon or 0.0)
+            noise = accountant.noise_for(part, self.delta_of_noise, rate=1.0, steps=1)
+        alone = accountant.epsilon([Spending(1.0, noise, 1)], self.delta_of_noise)
+        if alone > (self.epsilon or float("inf")):
+            raise BadInput.at(
+                "training.privacy.pipeline.noise",
+                f"{noise:g} spends epsilon {alone:.4g} before the first step, and the budget is "
+                f"{self.epsilon:g}; add more noise",
+            )
+        return Release(noise, alone, self.pipeline.bounds, self.generator == "secure", delta)
+
+    @property
+    def delta_of_noise(self) -> float:
+        """What the release of categories leaves of delta."""
+        share = self.pipeline.delta_share if self.pipeline else None
+        return self.delta * (1 - (share or 0.0))
 
     def described(self) -> dict[str, Any]:
         # Of batches that are fixed, each step is a Gaussian mechanism, of which epsilon is known exactly.
@@ -157,7 +191,7 @@ class DpSgd(Privacy):
         """The plan with the rounds that the budget allows."""
         affordable, budget = len(steps), self.epsilon or float("inf")
         if self.on_spent == "stop" and plan.epsilon > budget and self.accountant != "none":
-            spent = partial(self.spent, plan, delta=self.delta)
+            spent = partial(self.spent, plan, delta=self.delta_of_noise)
             affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: spent(count) > budget)
         return replace(plan, rounds=affordable)
 
@@ -180,7 +214,7 @@ class DpSgd(Privacy):
             neighbors = tuple(np.flatnonzero(adjacency[rank]).tolist())
             share = EdgeShare(own, ratio * own, neighbors)
             plan = replace(plan, noise=own / far, edges=share)
-            plan = replace(plan, epsilon=self.spent(plan, plan.steps, self.delta))
+            plan = replace(plan, epsilon=self.spent(plan, plan.steps, self.delta_of_noise))
             found.append(self._limited(plan, steps[rank]))
         return tuple(found)
 
@@ -217,35 +251,52 @@ class DpSgd(Privacy):
             rate = min(1.0, band * expected / size) if size else 0.0
         is_plain = self.correlation.is_independent and participation.is_drawn
         strategy = None if is_plain or not steps else self.correlation.strategy(participation, band, workload)
-        plan = PrivacyPlan(rate, self.noise or 0.0, steps, float("inf"), rounds=0, strategy=strategy)
+        # A node without samples has nothing to release.
+        before = (Spending(1.0, self.release.noise, 1),) if self.release and size else ()
+        plan = PrivacyPlan(rate, self.noise or 0.0, steps, float("inf"), 0, before=before, strategy=strategy)
         if self.noise is None:
             plan = replace(plan, noise=self._noise_for(plan, self.epsilon or 0.0))
-        return replace(plan, epsilon=self.spent(plan, steps, self.delta))
+        return replace(plan, epsilon=self.spent(plan, steps, self.delta_of_noise))
 
     def spent(self, plan: PrivacyPlan, steps: int, delta: float) -> float:
         if self.accountant == "none":
             return float("inf")
+        before = [Spending(*one) for one in plan.before]
         if plan.strategy is None or plan.strategy.participation.is_drawn:
             # A sample is in at most one of `period` steps (Choquette-Choo et al., NeurIPS 2023, theorem 1).
             spending = Spending(plan.rate, plan.noise, ceil(steps / plan.period))
-            return ACCOUNTANTS[self.accountant].epsilon([spending], delta)
-        if not steps or not plan.rate:
-            return 0.0
-        return gaussian_epsilon(
-            plan.noise, float(plan.strategy.sensitivities[min(steps, plan.steps) - 1]), delta
-        )
+            return ACCOUNTANTS[self.accountant].epsilon([*before, spending], delta)
+        moved = moved_by(before)
+        if steps and plan.rate:
+            if not plan.noise:
+                return float("inf")
+            moved += (float(plan.strategy.sensitivities[min(steps, plan.steps) - 1]) / plan.noise) ** 2
+        return gaussian_epsilon(sqrt(moved), delta) if moved else 0.0
 
     def _noise_for(self, plan: PrivacyPlan, epsilon: float) -> float:
         """The least noise with which all steps of a plan spend at most epsilon; raises BadInput."""
+        before = [Spending(*one) for one in plan.before]
         if plan.strategy is None or plan.strategy.participation.is_drawn:
             steps = ceil(plan.steps / plan.period)
-            return ACCOUNTANTS[self.accountant].noise_for(epsilon, self.delta, plan.rate, steps=steps)
-        return gaussian_noise(epsilon, float(plan.strategy.sensitivities[-1]), self.delta)
+            return ACCOUNTANTS[self.accountant].noise_for(
+                epsilon, self.delta_of_noise, plan.rate, steps=steps, before=before
+            )
+        left = gaussian_noise(epsilon, self.delta_of_noise) ** -2 - moved_by(before)
+        noise = float(plan.strategy.sensitivities[-1]) / sqrt(left) if left > 0 else float("inf")
+        if noise > MOST_NOISE:
+            what = f"{epsilon:g} needs noise above {MOST_NOISE:g}; allow more, or make fewer steps"
+            raise BadInput.at("training.privacy.epsilon", what)
+        return noise
 
     def private_steps(
         self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
     ) -> "DpSgdSteps":
         return DpSgdSteps(self, plan, objective, vector=vector, shard=shard, batch_size=batch_size)
+
+
+def moved_by(spendings: Sequence[Spending]) -> float:
+    """How far one sample moves Gaussian mechanisms that use all samples, in deviations, squared."""
+    return sum(one.steps / one.noise**2 for one in spendings)
 
 
 class DpSgdSteps(PrivateSteps):
@@ -274,6 +325,7 @@ class DpSgdSteps(PrivateSteps):
             self._deviation = dp_sgd.clip
         elif plan.strategy is not None:
             self.correlated = CorrelatedNoise(plan.strategy, vector.layout.dtype)
+        self.history = [(rate, noise, steps) for rate, noise, steps in plan.before]
         self._dp_sgd = dp_sgd
         self._plan = plan
         self._vector = vector
@@ -327,15 +379,20 @@ class DpSgdSteps(PrivateSteps):
             return [*before[:-1], (rate, noise, before[-1][2] + steps)]
         return [*before, (rate, noise, steps)]
 
+    @property
+    def _made(self) -> int:
+        """How many steps the node has made."""
+        return total(self.history) - total([*self._plan.before])
+
     def _after(self, more: int) -> float:
         """Returns epsilon after so many further steps."""
         accountant = ACCOUNTANTS.get(self._dp_sgd.accountant)
         if accountant is None:
             return float("inf")
         if self._plan.strategy is not None:
-            return self._dp_sgd.spent(self._plan, total(self.history) + more, self._dp_sgd.delta)
+            return self._dp_sgd.spent(self._plan, self._made + more, self._dp_sgd.delta_of_noise)
         spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
-        return accountant.epsilon(spent, self._dp_sgd.delta)
+        return accountant.epsilon(spent, self._dp_sgd.delta_of_noise)
 
     @property
     def epsilon(self) -> float:
@@ -349,7 +406,7 @@ class DpSgdSteps(PrivateSteps):
             "steps were repeated after a restart, and correlated noise is accounted for once": (
                 self._plan.strategy is not None
                 and self.correlated is not None
-                and total(self.history) != self.correlated.step
+                and self._made != self.correlated.step
             ),
             f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }

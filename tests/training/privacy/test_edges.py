@@ -78,7 +78,7 @@ def test_the_ratio_is_the_best_of_its_form():
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_noise_of_edges_cancels_in_the_sum(seed):
-    """Whatever keys: what is left is the noise of the nodes' own, to rounding; its covariance is I + r^2 L."""
+    """What is left is the noise of the nodes' own, to rounding; its covariance is I + r^2 L."""
     adjacency, count = networkx.to_numpy_array(networkx.path_graph(3)), 4000
     neighbors = [tuple(np.flatnonzero(row).tolist()) for row in adjacency]
     nodes = [EdgeNoise(EdgeShare(0.5, 1.5, of_node), i, seed) for i, of_node in enumerate(neighbors)]
@@ -173,7 +173,8 @@ def test_the_network_accountant_knows_who_knows_the_noise_of_edges():
          "edges needs an undirected graph that does not change"),
         ({"training.steps_per_round": [2, 2, 2, 2, 3]},
          "rank 4 makes others than rank 0; set training.steps_per_round"),
-        ({"failures.restart.attempts": 1}, "failures.restart.attempts: a node that comes later lacks the keys"),
+        ({"failures.restart.attempts": 1},
+         "failures.restart.attempts: a node that comes later lacks the keys"),
     ],
 )  # fmt: skip
 def test_what_edges_cannot_do_is_one_line(changes, message):
