@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.formats.transcript import Transcript
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.models.module_copies import copied
 from decentnode.sharing.base import Sharing
@@ -42,11 +43,19 @@ class Scene:
     """A new scheme, as a rank has it."""
     rounds: int
     seed: int
+    noises: Sequence[float] = ()
+    """The noise of the private steps of each rank, in units of the clip; none where steps are not private."""
 
     @cached_property
     def initial(self) -> Tensor:
         """The model of all nodes before round 0, shape (d,)."""
         return flat(self.network, self.layout)
+
+    def own_model(self, transcript: Transcript, kind: str, round: int) -> Tensor | None:
+        """A node's own model that it has recorded as `trained` or `mixed`, shape (d,); None: it has not."""
+        line = transcript.own.get((kind, round))
+        content = None if line is None else transcript.content(line)
+        return None if content is None else torch.from_numpy(content).view(self.layout.dtype)
 
     @cached_property
     def _objective(self) -> Objective:
