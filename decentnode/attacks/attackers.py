@@ -47,7 +47,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
         scheme=scheme,
         rounds=settings.rounds,
         seed=settings.seed,
-        noises=[plan.noise for plan in experiment.privacy],
+        plans=experiment.privacy,
     )
 
 

@@ -26,6 +26,6 @@ from decentnode.attacks.passive import (
 
 __all__ = [
     "alie", "audit", "dissensus", "echo", "inversion", "ipm",
-    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite", "reconstruction", "record", "scaling",
-    "sign_flip", "topology_inference", "weight_claim",
+    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite",
+    "reconstruction", "record", "scaling", "sign_flip", "topology_inference", "weight_claim",
 ]  # fmt: skip

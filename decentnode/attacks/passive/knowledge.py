@@ -1,7 +1,7 @@
 """What messages of many rounds tell together: linear algebra of a party that knows the mixing matrix.
 
-y^t = x^t + u^t,   x^(t+1) = W y^t: each message y_v^t is a mix of the updates u_j^s, s <= t, of all nodes. One
-row of coefficients for each message, one column for each round and node, time first: s * n + j.
+y^t = x^t + u^t,   x^(t+1) = W y^t: each message y_v^t is a mix of the updates u_j^s, s <= t, of all nodes.
+One row of coefficients for each message, one column for each round and node, time first: s * n + j.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ class Distinguished:
     """What the adversary of the accountant achieves against one node."""
 
     auc: float
-    """The probability that an update along one coordinate, of the length of the clip, scores higher than none."""
+    """The probability that an update along a coordinate, as long as the clip, scores higher than none."""
     bound: float
     """The most that the accountant allows: Phi(mu / sqrt 2)."""
     deviations: float
@@ -99,21 +99,23 @@ class Distinguished:
 
 def distinguished(
     rows: Matrix, values: Matrix, updates: NDArray[np.float64], observers: Sequence[int], victim: int,
-    deviation: float, clip: float, rounding: float = 0.0, encoder: Matrix | None = None,
+    deviations: Matrix, clip: float, rounding: float = 0.0, encoder: Matrix | None = None,
 ) -> Distinguished:  # fmt: skip
     """Plays the adversary of differential privacy: it knows all updates but those of the victim, no noise.
 
-    Each update has noise N(0, deviation^2 I). What is left of the messages is whitened, Q (u_victim + noise),
-    with Q a basis of the space of their rows without the columns of observers; the likelihood ratio between
-    an update and none is then a matched filter (Koskela and Kulkarni, 2025), and each coordinate one trial.
+    Node j adds noise N(0, deviations_j^2 I) to its updates. What is left of the messages is whitened, Q
+    (u_victim / deviation + noise), with Q a basis of the space of their rows without the columns of
+    observers. The likelihood ratio between an update and none is then a matched filter (Koskela and Kulkarni,
+    2025), and each coordinate one trial.
+
     `rows`, `values`: the messages, shape (m, rounds * n) and (m, d), without what observers have added;
     `updates`: those of all nodes without noise, shape (rounds, n, d); `rounding`: the relative precision of
     the messages; `encoder`: C, where the noise of a node over its rounds is C^-1 Z.
     """
     rounds, nodes, d = updates.shape
-    code = np.eye(rounds) if encoder is None else encoder
+    code, deviation = np.eye(rounds) if encoder is None else encoder, float(deviations[victim])
     # In the space of Z, where all noise is white.
-    seen = np.einsum("mtj,ts->msj", rows.reshape(-1, rounds, nodes), np.linalg.inv(code))
+    seen = np.einsum("mtj,ts->msj", rows.reshape(-1, rounds, nodes) * deviations, np.linalg.inv(code))
     seen[:, :, [*observers]] = 0.0
     left, sizes, right = np.linalg.svd(seen.reshape(len(rows), -1), full_matrices=False)
     kept = sizes > max(UNSEEN, rounding) * max(float(sizes[0]), 1e-300)
@@ -124,20 +126,31 @@ def distinguished(
     # Without the rounding errors of what no message has.
     share = right[kept].reshape(-1, rounds, nodes)[:, :, victim] * seen[:, :, victim].any(0) @ code
     if encoder is None:
-        mu = float(sensitivity(rows, nodes, deviation / clip, observers)[victim])
+        mu = float(sensitivities(rows, deviations, observers)[victim]) * clip / deviation
     else:
         # sum_ts |X_ts|, X = C' P C (Bellet et al., 2025), at most that of all messages.
         most = min(float(np.abs(x).sum()) for x in (share.T @ share, code.T @ code))
         mu = sqrt(most) * clip / deviation
-    residual = white - share @ updates[:, victim]
+    residual = white - share @ updates[:, victim] / deviation
     signs = np.sign(np.linalg.eigh(share.T @ share)[1][:, -1])
-    filter_ = share @ np.where(signs == 0, 1.0, signs)
-    length = float(np.linalg.norm(filter_))
-    scores: Scores = np.zeros(d) if length < UNSEEN else filter_ @ residual / (length * deviation)
+    matched = share @ np.where(signs == 0, 1.0, signs)
+    length = float(np.linalg.norm(matched))
+    scores: Scores = np.zeros(d) if length < UNSEEN else matched @ residual / length
     return Distinguished(
         auc=auc(scores + length * clip / deviation, scores),
-        bound=(1 + erf(mu / 2)) / 2,
-        deviations=float(np.sqrt(np.mean(residual**2))) / deviation if len(residual) else 0.0,
+        bound=auc_of(mu),
+        deviations=float(np.sqrt(np.mean(residual**2))) if len(residual) else 0.0,
         mu=mu,
-        estimate=np.linalg.pinv(share, rcond=1e-9) @ white,
+        estimate=np.linalg.pinv(share, rcond=1e-9) @ white * deviation,
     )
+
+
+def sensitivities(rows: Matrix, deviations: Matrix, observers: Sequence[int]) -> Matrix:
+    """How far updates of length 1 of each node move all messages, times the deviation of its noise."""
+    rounds = rows.shape[1] // len(deviations)
+    return sensitivity(rows * np.tile(deviations, rounds), len(deviations), 1.0, observers)
+
+
+def auc_of(mu: float) -> float:
+    """The area under the curve of the best test of a Gaussian mechanism: Phi(mu / sqrt 2)."""
+    return (1 + erf(mu / 2)) / 2

@@ -1,26 +1,27 @@
 """Reconstruction beyond neighbors: what a party that knows W solves for, from the messages of all rounds."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Literal
 
 import msgspec
-import networkx as nx
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.inversion import DeepLeakage, GradientInversion, InvertingGradients
 from decentnode.attacks.passive.knowledge import (
     LEAST_LEVERAGE,
-    Estimate,
+    auc_of,
     distinguished,
     krylov_basis,
     least_squares,
     leverage,
     row_basis,
+    sensitivities,
 )
 from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Sight
@@ -73,7 +74,7 @@ class Reconstruction(PassiveAttack):
     """The largest relative error, predicted by the gain, of what counts as known exactly."""
     knows_others: bool = False
     """Whether the party also knows the updates of all nodes but the victim, without their noise: the
-    adversary of the accountant, under `muffliato`."""
+    adversary of the accountant, under `muffliato`, and `dp_sgd` with a step of all samples in each round."""
     invert: Literal["none", "dlg", "inverting_gradients"] = "none"
     """The attack that is made on the reconstructed updates of the first round."""
     _messages: dict[Message, Tensor] = field(default_factory=dict, init=False, repr=False)
@@ -89,16 +90,13 @@ class Reconstruction(PassiveAttack):
             yield Defect(("online",), f"{name_of(self)} solves for all rounds after the run; set false")
         if graph.is_negotiated or graph.needs_service:
             yield Defect((), f"{name_of(self)} needs W, and this graph depends on messages of the run")
-        if self.knows_others and not isinstance(sharing, Muffliato):
-            yield Defect(
-                ("knows_others",), "needs noise that recorded models do not have, as that of muffliato; set false"
-            )
 
     def sources_of(self, graph: Graph) -> set[int] | None:
         # It reaches beyond neighbors.
         return None
 
     def check(self, dataset: LoadedDataset, parts: Sequence[Tensor]) -> None:
+        # Not of all: it needs no classes.
         inversion = self._inversion()
         if inversion is not None:
             inversion.check(dataset, parts)
@@ -112,62 +110,113 @@ class Reconstruction(PassiveAttack):
             return
         n, rounds = scene.graph.num_nodes, t + 1
         if len(self._messages) * rounds * n > MOST_NUMBERS:
-            raise BadInput.at("adversaries", f"{name_of(self)}: too many messages for one solution; fewer rounds")
+            why = f"{name_of(self)}: too many messages to solve for all rounds; attack a run of fewer rounds"
+            raise BadInput.at("adversaries", why)
         rows, values = self.known(scene, rounds)
         others = [rank for rank in range(n) if rank not in self.ranks]
-        columns = rows.reshape(len(rows), rounds, n)[:, :, others]
-        unknowns = {
-            "models": columns[:, 0], "gradient": columns.sum(1), "updates": columns.reshape(len(rows), -1)
-        }[self.unknowns]  # fmt: skip
-        shares = self._leverage(scene, columns, unknowns, rounds=rounds)
+        protection = noise_in_updates(scene, t)
         precision = message_noise(scene, self._messages.values())
-        scale = float(np.sqrt(np.mean(values**2))) or 1.0
-        noise = LOSSY if np.isinf(precision) else precision / scale
-        if isinstance(scene.scheme(0), Muffliato) or scene.noises:
-            # Noise is in the updates, so messages have it in common: combinations with white noise.
-            basis = least_squares(columns.reshape(len(rows), -1), values, noise)
-            directions = row_basis(columns.reshape(len(rows), -1))
-            white = (directions @ basis.values).reshape(len(directions), -1)
-            mixes = directions.reshape(len(directions), rounds, len(others))
-            design = {"models": mixes[:, 0], "gradient": mixes.sum(1), "updates": directions}[self.unknowns]
-            estimate = Estimate(
-                least_squares(design, white, ROUNDING).values, least_squares(unknowns, values, noise).gain
+        if self.knows_others and (protection is None or not protection.leaves_truth):
+            raise BadInput.at(
+                "adversaries",
+                f"{name_of(self)}: knows_others needs updates whose noise is known: muffliato, or dp_sgd "
+                "with one step of all samples in a round (batch_size: null, steps_per_round: 1, momentum: 0)",
             )
-        else:
-            estimate = least_squares(unknowns, values, noise)
-        each = len(unknowns.T) // len(others) or 1
-        size = np.sqrt(np.mean(estimate.values**2, axis=1))
-        is_exact = (shares > LEAST_LEVERAGE) & (estimate.gain * precision <= self.tolerance * size)
-        truth = clean_updates(scene, rounds)
-        hops = hops_from(scene, self.listeners)
-        known_exactly = 0
+        is_exact, estimates = self._solved(scene, rows, values, others, protection is not None)
+        truth, hops = true_updates(scene, rounds), hops_from(scene, self.listeners)
+        bounds = None if protection is None else sensitivities(rows, protection.deviations, self.ranks)
         for place, victim in enumerate(others):
-            of_victim = slice(place, None, len(others))
-            exact = int(is_exact[of_victim].sum())
-            known_exactly += exact == each
             if self.victims and victim not in self.victims:
                 continue
-            estimated, true = estimate.values[of_victim], truth.get(victim)
-            error = None
-            if true is not None:
-                true = true[:each]
-                error = float(np.linalg.norm(estimated - true) / max(np.linalg.norm(true), 1e-300))
             result = AttackResult(
-                attack=name_of(self), adversary=self.adversary, victim=victim, round=t, exact=exact,
-                relative_error=error, hops=hops.get(victim),
+                attack=name_of(self), adversary=self.adversary, victim=victim, round=t,
+                exact=int(is_exact[place].sum()), hops=hops.get(victim),
             )  # fmt: skip
-            yield self._distinguishes(scene, result, rows, values, truth=truth, estimated=estimated)
+            estimate, true = estimates[place], truth.get(victim)
+            if protection is not None and bounds is not None:
+                lengths = protection.clips / protection.deviations
+                result.auc_bound = auc_of(float(bounds[victim] * lengths[victim]))
+                if self.knows_others:
+                    updates = self._others_updates(truth, n)
+                    found = distinguished(
+                        rows, values, updates, self.ranks, victim=victim, deviations=protection.deviations,
+                        clip=float(protection.clips[victim]),
+                        rounding=precision / float(protection.deviations[victim]),
+                    )  # fmt: skip
+                    result.auc, estimate = found.auc, found.estimate
+            if true is not None:
+                if len(estimate) < rounds:
+                    true = true[:1] if self.unknowns == "models" else true.mean(0, keepdims=True)
+                error = estimate - true
+                result.relative_error = relative(error, true)
+                noise = message_noise(scene, ()) if isinstance(scene.scheme(0), ZipDl) else inf
+                if protection is not None and protection.leaves_truth:
+                    noise = float(protection.deviations[victim])
+                if noise < inf:
+                    result.deviations = float(np.sqrt(np.mean(error**2))) / noise
+            yield result
             inversion = self._inversion((victim,))
-            if inversion is not None and exact:
+            if inversion is not None and result.exact:
                 start = scene.initial.float()
-                model = start + torch.from_numpy(estimated[0]).float()
-                for each_result in inversion.attack(scene, Sight(0, {victim: model}, {victim: start})):
-                    yield msgspec.structs.replace(
-                        each_result, attack=f"{name_of(self)}_{self.invert}", round=t, hops=hops.get(victim)
-                    )
+                model = start + torch.from_numpy(estimate[0]).float()
+                for image in inversion.attack(scene, Sight(0, {victim: model}, {victim: start})):
+                    name = f"{name_of(self)}_{self.invert}"
+                    yield msgspec.structs.replace(image, attack=name, round=t, hops=result.hops)
         yield AttackResult(
-            attack=name_of(self), adversary=self.adversary, victim=None, round=t, exact=known_exactly
-        )
+            attack=name_of(self), adversary=self.adversary, victim=None, round=t,
+            exact=int(is_exact.all(1).sum()),
+        )  # fmt: skip
+
+    def _solved(
+        self, scene: Scene, rows: Matrix, values: Matrix, others: Sequence[int], is_noisy: bool
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Which unknowns of each node are known exactly, shape (nodes, unknowns), and their values (.., d).
+
+        `is_noisy`: whether updates have noise, which all messages with them have in common.
+        """
+        rounds = rows.shape[1] // scene.graph.num_nodes
+        columns = rows.reshape(len(rows), rounds, -1)[:, :, others]
+        flat_columns = columns.reshape(len(rows), -1)
+
+        def of_unknowns(matrix: Matrix) -> Matrix:
+            by_round = matrix.reshape(len(matrix), rounds, len(others))
+            if self.unknowns == "updates":
+                return matrix
+            summed: Matrix = by_round[:, 0] if self.unknowns == "models" else by_round.sum(1)
+            return summed
+
+        unknowns = of_unknowns(flat_columns)
+        precision = message_noise(scene, self._messages.values())
+        scale = float(np.sqrt(np.mean(values**2))) or 1.0
+        noise = LOSSY if precision == inf else precision / scale
+        estimate = least_squares(unknowns, values, noise)
+        solution = estimate.values
+        if is_noisy:
+            # Combinations of messages whose noise is white, so that least squares weight them equally.
+            basis = row_basis(flat_columns)
+            white = basis @ least_squares(flat_columns, values, noise).values
+            solution = least_squares(of_unknowns(basis), white, ROUNDING).values
+        size = np.sqrt(np.mean(solution**2, axis=1))
+        is_exact = self._leverage(scene, columns, unknowns, rounds=rounds) > LEAST_LEVERAGE
+        is_exact &= estimate.gain * precision <= self.tolerance * size
+        if is_noisy and self.unknowns != "updates" and rounds > 1:
+            # Each round has noise of its own, so no two updates are equal.
+            is_exact[:] = False
+        by_node = solution.reshape(-1, len(others), values.shape[1]).swapaxes(0, 1)
+        return is_exact.reshape(-1, len(others)).T, by_node
+
+    def _others_updates(self, truth: dict[int, Matrix], nodes: int) -> NDArray[np.float64]:
+        """The updates of all nodes, shape (rounds, n, d), with zeros for the party itself."""
+        missing = [rank for rank in range(nodes) if rank not in truth and rank not in self.ranks]
+        if missing:
+            raise BadInput.at(
+                "adversaries",
+                f"{name_of(self)}: knows_others needs the models of rank {missing[0]}, which has not "
+                "recorded them; record in the run with "
+                f"{{name: record, ranks: [{missing[0]}], every: 1, own: true}}",
+            )
+        empty = np.zeros_like(next(iter(truth.values())))
+        return np.stack([truth.get(rank, empty) for rank in range(nodes)], 1)
 
     def known(self, scene: Scene, rounds: int) -> tuple[Matrix, Matrix]:
         """What the party knows: rows of coefficients, and their values without what its own ranks added.
@@ -212,9 +261,12 @@ class Reconstruction(PassiveAttack):
             )
             own = weights[rank]
             (a, b), last = (
-                factor * own * a + (1 - factor) * last[0],
-                factor * (own * b + arrived) + (1 - factor) * last[1],
-            ), (a, b)
+                (
+                    factor * own * a + (1 - factor) * last[0],
+                    factor * (own * b + arrived) + (1 - factor) * last[1],
+                ),
+                (a, b),
+            )
         return (self._mixed[t, rank].double() - b) / a - before.double()
 
     def _leverage(self, scene: Scene, columns: Matrix, unknowns: Matrix, rounds: int) -> Matrix:
@@ -225,46 +277,13 @@ class Reconstruction(PassiveAttack):
         per_round = len({place[1:] for place in self._messages if place[0] == 0})
         is_complete = len(self._messages) == per_round * rounds and not listeners
         is_static = scene.graph.static and not isinstance(scene.graph.graph, Relayed)
+        # Messages are precise, and each has an update of its own, which makes rows independent.
         if self.unknowns == "updates" or not (is_complete and is_static and len(columns)):
             return leverage(row_basis(unknowns))
-        first = [k for k in range(len(columns)) if not columns[k, 1:].any()]
+        # Rows are in the order of rounds and exchanges.
+        first = len([place for place in self._messages if place[:2] == (0, 0) and place[3] not in self.ranks])
         steps = rounds * len(coefficients)
-        return leverage(krylov_basis(w(0)[np.ix_(others, others)], columns[first, 0], steps))
-
-    def _distinguishes(
-        self, scene: Scene, result: AttackResult, rows: Matrix, values: Matrix, truth: dict[int, Matrix],
-        estimated: Matrix,
-    ) -> AttackResult:  # fmt: skip
-        """The result with what the accountant allows, and what its adversary finds."""
-        scheme, rounds, victim = scene.scheme(0), result.round + 1, result.victim
-        if not isinstance(scheme, Muffliato) or victim is None or victim not in truth:
-            return result
-        deviation = scheme.noise * scheme.clip
-        if not self.knows_others:
-            error = estimated - truth[victim][: len(estimated)]
-            return msgspec.structs.replace(
-                result, deviations=float(np.sqrt(np.mean(error**2))) / deviation
-            )
-        n = scene.graph.num_nodes
-        if missing := [rank for rank in range(n) if rank not in truth and rank not in self.ranks]:
-            raise BadInput.at(
-                "adversaries",
-                f"{name_of(self)}: knows_others needs the updates of rank {missing[0]}, which it has not recorded; "
-                f"record in the run with adversaries: [{{name: record, ranks: [{missing[0]}], every: 1, own: true}}]",
-            )
-        updates = np.zeros((rounds, n, values.shape[1]))
-        for rank, of_rank in truth.items():
-            updates[:, rank] = of_rank
-        rounding = message_noise(scene, self._messages.values()) / deviation
-        found = distinguished(
-            rows, values, updates, self.ranks, victim=victim, deviation=deviation, clip=scheme.clip,
-            rounding=rounding,
-        )  # fmt: skip
-        error = found.estimate - truth[victim]
-        return msgspec.structs.replace(
-            result, auc=found.auc, auc_bound=found.bound, deviations=found.deviations,
-            relative_error=float(np.linalg.norm(error) / max(np.linalg.norm(truth[victim]), 1e-300)),
-        )  # fmt: skip
+        return leverage(krylov_basis(w(0)[np.ix_(others, others)], columns[:first, 0], steps))
 
     def _inversion(self, victims: tuple[int, ...] = ()) -> GradientInversion | None:
         if self.invert == "none":
@@ -304,7 +323,7 @@ def mixing_of(scene: Scene) -> tuple[Callable[[int], Matrix], Sequence[float]]:
     return graph.matrix, scheme.coefficients(graph) if isinstance(scheme, MultiGossip) else [1.0]
 
 
-def message_noise(scene: Scene, messages: Iterable[Tensor]) -> float:
+def message_noise(scene: Scene, messages: Collection[Tensor]) -> float:
     """The deviation of what a message has beside a mix of updates; infinite where it is unknown."""
     scheme, graph = scene.scheme(0), scene.graph
     if scheme.chain.rounds or scheme.chain.selects or scheme.chain.protects:
@@ -324,10 +343,38 @@ def message_noise(scene: Scene, messages: Iterable[Tensor]) -> float:
     return float(torch.finfo(scene.layout.dtype).eps * np.sqrt(mean_square))
 
 
-def clean_updates(scene: Scene, rounds: int) -> dict[int, Matrix]:
-    """The updates of the ranks that have recorded their own models, shape (rounds, d): the truth.
+@dataclass(frozen=True)
+class NoiseInUpdates:
+    """The noise that nodes add to their updates."""
 
-    With the noise of private steps, which is part of a model, and without that of a scheme.
+    deviations: Matrix
+    """That of each node, shape (n,)."""
+    clips: Matrix
+    """How far one unit of the accountant moves an update of each node: an update, or a sample; shape (n,)."""
+    leaves_truth: bool
+    """Whether the updates without noise are known afterwards."""
+
+
+def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
+    """The noise of the updates of a round; None: they have none."""
+    scheme, n = scene.scheme(0), scene.graph.num_nodes
+    if isinstance(scheme, Muffliato):
+        clips = np.full(n, scheme.clip)
+        return NoiseInUpdates(scheme.noise * clips, clips, leaves_truth=True)
+    if not scene.plans or scene.clip is None:
+        return None
+    rate = float(scene.training.optimizer.options.get("lr", 0.001))
+    steps = [scene.steps_until(rank, round) - scene.steps_until(rank, round - 1) for rank in range(n)]
+    sizes = [max(plan.rate * len(part), 1) for plan, part in zip(scene.plans, scene.parts, strict=True)]
+    clips = rate * scene.clip * np.array(steps) / np.array(sizes)
+    noises = np.array([plan.noise for plan in scene.plans]) / np.sqrt(np.maximum(steps, 1))
+    return NoiseInUpdates(noises * clips, clips, leaves_truth=scene.repeats_steps)
+
+
+def true_updates(scene: Scene, rounds: int) -> dict[int, Matrix]:
+    """The updates of the ranks that have recorded their own models, shape (rounds, d).
+
+    Without the noise of the scheme. Without that of private steps where these can be computed again.
     """
     scheme, found = scene.scheme(0), dict[int, Matrix]()
     for rank in range(scene.graph.num_nodes):
@@ -338,6 +385,9 @@ def clean_updates(scene: Scene, rounds: int) -> dict[int, Matrix]:
         pairs = [(y, x) for y, x in zip(trained, before, strict=True) if y is not None and x is not None]
         if len(pairs) < rounds:
             continue
+        if scene.plans and scene.repeats_steps:
+            found[rank] = np.array([scene.private_step(rank, x).double().numpy() for _, x in pairs])
+            continue
         updates = np.array([(y.double() - x.double()).numpy() for y, x in pairs])
         if isinstance(scheme, Muffliato):
             lengths = np.linalg.norm(updates, axis=1, keepdims=True)
@@ -346,9 +396,17 @@ def clean_updates(scene: Scene, rounds: int) -> dict[int, Matrix]:
     return found
 
 
+def relative(error: Matrix, truth: Matrix) -> float:
+    """The norm of an error over that of the truth."""
+    return float(np.linalg.norm(error)) / max(float(np.linalg.norm(truth)), 1e-300)
+
+
 def hops_from(scene: Scene, ranks: Sequence[int]) -> dict[int, int]:
     """The hops that an update needs to reach one of some ranks; empty where the graph changes."""
     if not scene.graph.static:
         return {}
-    sources = nx.from_numpy_array(scene.graph.matrix(), create_using=nx.DiGraph)
-    return dict(nx.multi_source_dijkstra_path_length(sources, {*ranks}, weight=None))
+    hears, hops = scene.graph.matrix() != 0, dict.fromkeys(ranks, 0)
+    for hop in range(1, scene.graph.num_nodes):
+        near = np.flatnonzero(hears[[rank for rank in hops if hops[rank] == hop - 1]].any(0))
+        hops |= {int(rank): hop for rank in near if rank not in hops}
+    return hops

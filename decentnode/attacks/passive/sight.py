@@ -94,9 +94,7 @@ class Reader:
         lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
-        self._last_sight = Sight(
-            round, models, starts, lines=lines, earlier=earlier, messages=self._messages
-        )
+        self._last_sight = Sight(round, models, starts, lines=lines, earlier=earlier, messages=self._messages)
         return self._last_sight
 
     def _models(
