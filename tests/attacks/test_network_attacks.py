@@ -97,6 +97,24 @@ def test_the_reconstructed_nodes_are_those_of_the_authors(case):
         assert np.allclose(estimate.gain, np.linalg.norm(np.linalg.pinv(rows, rcond=1e-12), axis=1))
 
 
+@pytest.mark.parametrize(
+    ("attackers", "rounds", "want"),
+    [((0,), 1, {1}), ((0,), 2, {1, 2}), ((0,), 3, {1, 2, 3}), ((0,), 6, {1, 2, 3, 4, 5})],
+)
+def test_equal_gradients_are_known_as_by_the_authors(attackers, rounds, want):
+    """On a line of 6 with I - L / 2: their rows of the first rounds are those below."""
+    w = np.eye(6) - nx.laplacian_matrix(nx.path_graph(6)).toarray() / 2
+    others = [i for i in range(6) if i not in attackers]
+    rows = np.array([mixes[1] for _, _, mixes in sent_mixes(lambda t: w, rounds, [1.0])])
+    summed = rows.reshape(rounds, rounds, 6)[:, :, others].sum(1)
+    theirs = np.array([[1, 0, 0, 0, 0], [1, 0.5, 0, 0, 0], [1.25, 0.5, 0.25, 0, 0]])[:rounds]
+    shares = leverage(row_basis(summed))
+    assert {others[k] for k in np.flatnonzero(shares > LEAST_LEVERAGE)} == want
+    if rounds <= 3:
+        # What passes through the attacker itself is in ours alone, and a mix of the other rows.
+        assert np.allclose(leverage(row_basis(theirs)), shares, atol=1e-9)
+
+
 def test_the_gain_of_a_line_grows_with_the_hops():
     """The authors' matrix on a line of 10, T = 10: 0.79 0.95 3.2 10 37 130 480 1700 5700 12000 by hops."""
     w = metropolis(nx.path_graph(10))

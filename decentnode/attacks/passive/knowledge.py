@@ -6,7 +6,7 @@ One row of coefficients for each message, one column for each round and node, ti
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erf, sqrt
+from math import erf, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,12 +125,7 @@ def distinguished(
     white = (left[:, kept].T @ others) / sizes[kept, None]
     # Without the rounding errors of what no message has.
     share = right[kept].reshape(-1, rounds, nodes)[:, :, victim] * seen[:, :, victim].any(0) @ code
-    if encoder is None:
-        mu = float(sensitivities(rows, deviations, observers)[victim]) * clip / deviation
-    else:
-        # sum_ts |X_ts|, X = C' P C (Bellet et al., 2025), at most that of all messages.
-        most = min(float(np.abs(x).sum()) for x in (share.T @ share, code.T @ code))
-        mu = sqrt(most) * clip / deviation
+    mu = float(sensitivities(rows, deviations, observers, encoder)[victim]) * clip / deviation
     residual = white - share @ updates[:, victim] / deviation
     signs = np.sign(np.linalg.eigh(share.T @ share)[1][:, -1])
     matched = share @ np.where(signs == 0, 1.0, signs)
@@ -145,10 +140,26 @@ def distinguished(
     )
 
 
-def sensitivities(rows: Matrix, deviations: Matrix, observers: Sequence[int]) -> Matrix:
-    """How far updates of length 1 of each node move all messages, times the deviation of its noise."""
-    rounds = rows.shape[1] // len(deviations)
-    return sensitivity(rows * np.tile(deviations, rounds), len(deviations), 1.0, observers)
+def sensitivities(
+    rows: Matrix, deviations: Matrix, observers: Sequence[int], encoder: Matrix | None = None
+) -> Matrix:
+    """How far updates of length 1 of each node move all messages, times the deviation of its noise.
+
+    With an encoder sqrt(sum_ts |X_ts|), X = C' P C (Bellet et al., 2026), at most that of all messages.
+    """
+    nodes = len(deviations)
+    rounds = rows.shape[1] // nodes
+    scaled = rows.reshape(-1, rounds, nodes) * deviations
+    if encoder is None:
+        return sensitivity(scaled.reshape(len(rows), -1), nodes, 1.0, observers)
+    seen = np.einsum("mtj,ts->msj", scaled, np.linalg.inv(encoder))
+    seen[:, :, [*observers]] = 0.0
+    basis = row_basis(seen.reshape(len(rows), -1)).reshape(-1, rounds, nodes) * seen.any(0)
+    shares = np.einsum("ksu,st->ktu", basis, encoder)
+    sums = np.abs(np.einsum("ktu,ksu->uts", shares, shares)).sum((1, 2))
+    moved: Matrix = np.sqrt(np.minimum(sums, np.abs(encoder.T @ encoder).sum()))
+    moved[[*observers]] = inf
+    return moved
 
 
 def auc_of(mu: float) -> float:

@@ -124,7 +124,9 @@ class Reconstruction(PassiveAttack):
             )
         is_exact, estimates = self._solved(scene, rows, values, others, protection is not None)
         truth, hops = true_updates(scene, rounds), hops_from(scene, self.listeners)
-        bounds = None if protection is None else sensitivities(rows, protection.deviations, self.ranks)
+        bounds = None
+        if protection is not None:
+            bounds = sensitivities(rows, protection.deviations, self.ranks, protection.encoder)
         for place, victim in enumerate(others):
             if self.victims and victim not in self.victims:
                 continue
@@ -141,7 +143,7 @@ class Reconstruction(PassiveAttack):
                     found = distinguished(
                         rows, values, updates, self.ranks, victim=victim, deviations=protection.deviations,
                         clip=float(protection.clips[victim]),
-                        rounding=precision / float(protection.deviations[victim]),
+                        rounding=precision / float(protection.deviations[victim]), encoder=protection.encoder,
                     )  # fmt: skip
                     result.auc, estimate = found.auc, found.estimate
             if true is not None:
@@ -353,6 +355,8 @@ class NoiseInUpdates:
     """How far one unit of the accountant moves an update of each node: an update, or a sample; shape (n,)."""
     leaves_truth: bool
     """Whether the updates without noise are known afterwards."""
+    encoder: Matrix | None = None
+    """C, where the noise of a node over its rounds is C^-1 Z; None: it is fresh in each round."""
 
 
 def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
