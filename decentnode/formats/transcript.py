@@ -75,7 +75,7 @@ class Transcript:
         """The inode of the file of lines, which a node replaces when it repeats rounds."""
         self.lines: dict[int, list[TranscriptLine]] = {}
         """The payloads of each round, in the order of their arrival."""
-        self.own: dict[tuple[str, int], TranscriptLine] = {}
+        self.own_lines: dict[tuple[str, int], TranscriptLine] = {}
         """The models of the node itself, by `trained` or `mixed` and round."""
         self.complete = -1
         """The last round whose lines are all known."""
@@ -98,7 +98,7 @@ class Transcript:
             if line.kind == "payload":
                 self.lines.setdefault(line.round, []).append(line)
             elif line.kind in ("trained", "mixed"):
-                self.own[line.kind, line.round] = line
+                self.own_lines[line.kind, line.round] = line
             else:
                 self.complete = max(self.complete, line.round)
                 self.ended = line.kind == "end"
@@ -121,7 +121,7 @@ class Transcript:
             if (inode := os.fstat(file.fileno()).st_ino) != self._file:
                 self._file, self._position = inode, 0
                 self.lines.clear()
-                self.own.clear()
+                self.own_lines.clear()
             file.seek(self._position)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -140,7 +140,7 @@ def cut_back(run: Path, rank: int, round: int) -> None:
         return
     transcript.advance()
     kept = [line for r, lines in sorted(transcript.lines.items()) if r <= round for line in lines]
-    kept += [line for line in transcript.own.values() if line.round <= round]
+    kept += [line for line in transcript.own_lines.values() if line.round <= round]
     marks = [TranscriptLine("round", min(round, transcript.complete))] if round >= 0 else []
     encode = msgspec.json.encode
     write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])

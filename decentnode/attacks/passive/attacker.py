@@ -40,7 +40,7 @@ class Attacker:
                 file.advance()
                 rounds = range(file.complete + 1)
                 has_own = file.rank not in self.attack.ranks or all(
-                    (kind, round) in file.own for kind in ("trained", "mixed") for round in rounds
+                    (kind, round) in file.own_lines for kind in ("trained", "mixed") for round in rounds
                 )
                 missing = next((round for round in rounds if round not in file.lines), None)
                 if missing is not None or not has_own:

@@ -279,7 +279,6 @@ class Reconstruction(PassiveAttack):
         per_round = len({place[1:] for place in self._messages if place[0] == 0})
         is_complete = len(self._messages) == per_round * rounds and not listeners
         is_static = scene.graph.static and not isinstance(scene.graph.graph, Relayed)
-        # Messages are precise, and each has an update of its own, which makes rows independent.
         if self.unknowns == "updates" or not (is_complete and is_static and len(columns)):
             return leverage(row_basis(unknowns))
         # Rows are in the order of rounds and exchanges.

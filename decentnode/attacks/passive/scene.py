@@ -56,7 +56,7 @@ class Scene:
 
     def own_model(self, transcript: Transcript, kind: str, round: int) -> Tensor | None:
         """A node's own model that it has recorded as `trained` or `mixed`, shape (d,); None: it has not."""
-        line = transcript.own.get((kind, round))
+        line = transcript.own_lines.get((kind, round))
         content = None if line is None else transcript.content(line)
         return None if content is None else torch.from_numpy(content).view(self.layout.dtype)
 

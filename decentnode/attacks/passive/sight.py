@@ -20,7 +20,6 @@ from decentnode.formats.transcript import TranscriptLine
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.muffliato import Muffliato
-from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.zip_dl import ZipDl
 from decentnode.transforms.base import Context
@@ -108,7 +107,7 @@ class Reader:
             for mean in models.values():
                 self._copies[receiver, receiver] = self._messages[0, receiver, -1] = mean
             return models
-        if isinstance(scheme, MultiGossip):
+        if len(phases) > 1:
             for phase, arrived in enumerate(phases):
                 for source, payload in arrived.items():
                     context = Context(self._scene.seed, round, source, receiver=receiver)
