@@ -4,13 +4,14 @@ import math
 import shutil
 from dataclasses import replace
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from decentnode.attacks.attackers import attacked, passive
+from decentnode.attacks.attackers import attacked, passive, scene_of
 from decentnode.attacks.passive.knowledge import (
     LEAST_LEVERAGE,
     distinguished,
@@ -19,7 +20,7 @@ from decentnode.attacks.passive.knowledge import (
     leverage,
     row_basis,
 )
-from decentnode.attacks.passive.reconstruction import Reconstruction
+from decentnode.attacks.passive.reconstruction import Reconstruction, encoder_of_rounds, noise_in_updates
 from decentnode.attacks.passive.topology_inference import TopologyInference, mixing_matrix
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
@@ -172,6 +173,28 @@ def test_the_adversary_of_the_accountant_reaches_its_bound_alone(rounds, steps, 
         error = near.estimate - updates[:, 1]
         assert math.isclose(np.sqrt((error**2).mean()), deviation, rel_tol=0.02)
         assert math.isclose(near.mu, 0.5, rel_tol=1e-6)
+
+
+def test_noise_of_a_round_is_that_of_its_steps(averaged):
+    experiment, folder = averaged
+    private = "training.privacy={name: dp_sgd, clip: 0.5, noise: 2.0, delta: 1.0e-3}"
+    c = np.tri(6) + np.eye(6)
+    for steps in (1, 2):
+        overrides = [*SMALL, "graph={name: ring, nodes: 6}", "rounds=3", private]
+        run = Experiment.from_yaml(QUICKSTART, [*overrides, f"training.steps_per_round={steps}"])
+        scene = scene_of(run, folder)
+        noise = noise_in_updates(scene, 2)
+        # 16 samples in each step, lr 0.001.
+        assert np.allclose(noise.clips, steps * 0.001 * 0.5 / 16) and noise.leaves_truth == (steps == 1)
+        assert np.allclose(noise.deviations, 2 * 0.001 * 0.5 / 16 * math.sqrt(steps))
+        plan = SimpleNamespace(rate=1.0, noise=2.0, strategy=SimpleNamespace(matrix=c))
+        correlated = noise_in_updates(replace(scene, plans=[plan] * 6), 2)
+        sums = np.kron(np.eye(3), np.ones((1, steps))) @ np.linalg.inv(c[: 3 * steps, : 3 * steps])
+        inverse = np.linalg.inv(correlated.encoder)
+        assert np.allclose(inverse @ inverse.T, sums @ sums.T) and np.allclose(np.triu(inverse, 1), 0)
+        assert np.allclose(correlated.deviations, 2 * 0.001 * 0.5 / 16)
+    assert np.allclose(encoder_of_rounds(c, [1] * 6), c)
+    assert noise_in_updates(scene_of(experiment, folder), 2) is None
 
 
 def test_w_follows_from_one_pair_of_exchanges():

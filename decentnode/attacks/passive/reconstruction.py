@@ -122,7 +122,8 @@ class Reconstruction(PassiveAttack):
                 f"{name_of(self)}: knows_others needs updates whose noise is known: muffliato, or dp_sgd "
                 "with one step of all samples in a round (batch_size: null, steps_per_round: 1, momentum: 0)",
             )
-        is_exact, estimates = self._solved(scene, rows, values, others, protection is not None)
+        is_noisy = protection is not None or bool(scene.plans)
+        is_exact, estimates = self._solved(scene, rows, values, others, is_noisy)
         truth, hops = true_updates(scene, rounds), hops_from(scene, self.listeners)
         bounds = None
         if protection is not None:
@@ -359,7 +360,7 @@ class NoiseInUpdates:
 
 
 def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
-    """The noise of the updates of a round; None: they have none."""
+    """The noise of the updates of the rounds up to this one; None: they have none, or one that differs."""
     scheme, n = scene.scheme(0), scene.graph.num_nodes
     if isinstance(scheme, Muffliato):
         clips = np.full(n, scheme.clip)
@@ -367,11 +368,30 @@ def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
     if not scene.plans or scene.clip is None:
         return None
     rate = float(scene.training.optimizer.options.get("lr", 0.001))
-    steps = [scene.steps_until(rank, round) - scene.steps_until(rank, round - 1) for rank in range(n)]
+    made = [[scene.steps_until(rank, t) for t in range(-1, round + 1)] for rank in range(n)]
     sizes = [max(plan.rate * len(part), 1) for plan, part in zip(scene.plans, scene.parts, strict=True)]
-    clips = rate * scene.clip * np.array(steps) / np.array(sizes)
-    noises = np.array([plan.noise for plan in scene.plans]) / np.sqrt(np.maximum(steps, 1))
-    return NoiseInUpdates(noises * clips, clips, leaves_truth=scene.repeats_steps)
+    lengths = rate * scene.clip / np.array(sizes)
+    most = max(int(np.diff(steps).max()) for steps in made)
+    noises = np.array([plan.noise for plan in scene.plans])
+    # C of all steps, where the noise of private steps is correlated.
+    strategies = [strategy for plan in scene.plans if (strategy := getattr(plan, "strategy", None))]
+    matrices = [strategy.matrix for strategy in strategies]
+    encoder: Matrix | None = None
+    if matrices:
+        first, total = matrices[0], made[0][-1]
+        are_equal = all(np.array_equal(matrix, first) for matrix in matrices)
+        if not are_equal or len(matrices) < n or any(steps != made[0] for steps in made):
+            return None
+        encoder = encoder_of_rounds(first[:total, :total], np.diff(made[0]))
+    deviations = noises * lengths * (1.0 if matrices else sqrt(most))
+    return NoiseInUpdates(deviations, most * lengths, leaves_truth=scene.repeats_steps, encoder=encoder)
+
+
+def encoder_of_rounds(c: Matrix, steps: Sequence[int] | NDArray[np.int64]) -> Matrix:
+    """C of rounds, whose noise is the sum of that of their steps, from C of all steps."""
+    sums = np.repeat(np.eye(len(steps)), steps, axis=1) @ np.linalg.inv(c)
+    inverse: Matrix = np.linalg.inv(np.linalg.cholesky(sums @ sums.T))
+    return inverse
 
 
 def true_updates(scene: Scene, rounds: int) -> dict[int, Matrix]:
