@@ -285,6 +285,7 @@ def test_muffliato_gives_what_the_accountant_says(tmp_path):
     sharing = "sharing={name: muffliato, noise: 1.0, clip: 0.01, steps: 2}"
     attack = "{name: reconstruction, ranks: [0], unknowns: updates}"
     experiment = transcribed(tmp_path, ["rounds=1", sharing], attack)
+    assert results_of(experiment, tmp_path)[None].exact == 4
     for ranks, known in (((0,), {1, 2, 4, 5}), ((0, 1), {2, 3, 4, 5})):
         fixed = account(experiment.settings, 1e-5, colluders=ranks).fixed[:, 0]
         exact = results_of(experiment, tmp_path, Reconstruction(ranks=ranks))
@@ -297,6 +298,9 @@ def test_muffliato_gives_what_the_accountant_says(tmp_path):
             if victim in known:
                 # What is known exactly is known with its noise.
                 assert math.isclose(exact[victim].deviations, 1, abs_tol=4 / math.sqrt(2 * 650))
+    (tmp_path / "transcript" / "00003.jsonl").unlink()
+    with pytest.raises(BadInput, match="the models of rank 3, which has not recorded them; record"):
+        results_of(experiment, tmp_path, Reconstruction(ranks=(0,), knows_others=True))
 
 
 def test_private_steps_give_less_than_is_proven(tmp_path):
@@ -360,6 +364,14 @@ def test_what_was_not_recorded_is_said_before_the_start(averaged, tmp_path):
         next(attacked(experiment, tmp_path, [attack]))
     shutil.copytree(folder / "transcript", tmp_path / "transcript", dirs_exist_ok=True)
     (tmp_path / "transcript" / "00004.jsonl").unlink()
+    overlap = replace(experiment.settings.communication, overlap=True)
+    settings = replace(experiment.settings, communication=overlap)
+    with pytest.raises(BadInput, match="reconstruction needs rounds of local steps, then one mix by W"):
+        next(attacked(replace(experiment, settings=settings), tmp_path, [attack]))
+    path.write_text("".join(line for line in lines if not ('"round":1' in line and '"source":5' in line)))
+    with pytest.raises(BadInput, match="rank 0 did not receive from rank 5 in round 2, so that W"):
+        results_of(experiment, tmp_path, Reconstruction(ranks=(0,)))
+    path.write_text("".join(lines))
     results = results_of(experiment, tmp_path, Reconstruction(ranks=(0,), unknowns="models"))
     assert results[4].exact == 1 and results[4].relative_error is None
     with pytest.raises(BadInput, match="knows_others needs updates whose noise is known"):

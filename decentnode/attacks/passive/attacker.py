@@ -46,6 +46,7 @@ class Attacker:
                 if missing is not None or not has_own:
                     what = "its own models" if missing is None else f"what arrived in round {missing + 1}"
                     raise BadInput(f"{attack}: rank {file.rank} has not recorded {what}; {remedy}")
+        self.attack.require(self._scene)
 
     def advance(self) -> Iterator[AttackResult]:
         """Attacks after each round that is complete by now, in order."""

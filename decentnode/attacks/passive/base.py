@@ -153,6 +153,9 @@ class PassiveAttack(Adversary):
         near = {peer for rank in self.ranks for peer in graph.partners(rank)}
         return (near | {rank for link in self.links for rank in link}) - set(self.ranks)
 
+    def require(self, scene: Scene) -> None:
+        """Raises BadInput where a run that has ended lacks what the attack needs, beside its transcripts."""
+
     def check(self, dataset: LoadedDataset, parts: Sequence[Tensor]) -> None:
         """Raises BadInput if the samples of the run do not fit."""
         has_classes = dataset.train.labels.dim() == 1 and dataset.num_classes > 1

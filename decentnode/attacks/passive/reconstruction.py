@@ -101,6 +101,26 @@ class Reconstruction(PassiveAttack):
         if inversion is not None:
             inversion.check(dataset, parts)
 
+    def require(self, scene: Scene) -> None:
+        if not self.knows_others:
+            return
+        protection = noise_in_updates(scene, scene.rounds - 1)
+        if protection is None or not protection.leaves_truth:
+            raise BadInput.at(
+                "adversaries",
+                f"{name_of(self)}: knows_others needs updates whose noise is known: muffliato, or dp_sgd "
+                "with one step of all samples in a round (batch_size: null, steps_per_round: 1, momentum: 0)",
+            )
+        known = {*self.ranks, *true_updates(scene, 1)}
+        missing = [rank for rank in range(scene.graph.num_nodes) if rank not in known]
+        if missing:
+            raise BadInput.at(
+                "adversaries",
+                f"{name_of(self)}: knows_others needs the models of rank {missing[0]}, which has not "
+                "recorded them; record in the run with "
+                f"{{name: record, ranks: [{missing[0]}], every: 1, own: true}}",
+            )
+
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
         t = sight.round
         self._messages |= {(t, *place): message for place, message in sight.messages.items()}
@@ -112,16 +132,11 @@ class Reconstruction(PassiveAttack):
         if len(self._messages) * rounds * n > MOST_NUMBERS:
             why = f"{name_of(self)}: too many messages to solve for all rounds; attack a run of fewer rounds"
             raise BadInput.at("adversaries", why)
+        self._refuse_losses(scene, rounds)
         rows, values = self.known(scene, rounds)
         others = [rank for rank in range(n) if rank not in self.ranks]
         protection = noise_in_updates(scene, t)
         precision = message_noise(scene, self._messages.values())
-        if self.knows_others and (protection is None or not protection.leaves_truth):
-            raise BadInput.at(
-                "adversaries",
-                f"{name_of(self)}: knows_others needs updates whose noise is known: muffliato, or dp_sgd "
-                "with one step of all samples in a round (batch_size: null, steps_per_round: 1, momentum: 0)",
-            )
         is_noisy = protection is not None or bool(scene.plans)
         is_exact, estimates = self._solved(scene, rows, values, others, is_noisy)
         truth, hops = true_updates(scene, rounds), hops_from(scene, self.listeners)
@@ -140,7 +155,8 @@ class Reconstruction(PassiveAttack):
                 lengths = protection.clips / protection.deviations
                 result.auc_bound = auc_of(float(bounds[victim] * lengths[victim]))
                 if self.knows_others:
-                    updates = self._others_updates(truth, n)
+                    unseen = np.zeros((rounds, values.shape[1]))
+                    updates = np.stack([truth.get(rank, unseen) for rank in range(n)], 1)
                     found = distinguished(
                         rows, values, updates, self.ranks, victim=victim, deviations=protection.deviations,
                         clip=float(protection.clips[victim]),
@@ -208,19 +224,6 @@ class Reconstruction(PassiveAttack):
         by_node = solution.reshape(-1, len(others), values.shape[1]).swapaxes(0, 1)
         return is_exact.reshape(-1, len(others)).T, by_node
 
-    def _others_updates(self, truth: dict[int, Matrix], nodes: int) -> NDArray[np.float64]:
-        """The updates of all nodes, shape (rounds, n, d), with zeros for the party itself."""
-        missing = [rank for rank in range(nodes) if rank not in truth and rank not in self.ranks]
-        if missing:
-            raise BadInput.at(
-                "adversaries",
-                f"{name_of(self)}: knows_others needs the models of rank {missing[0]}, which has not "
-                "recorded them; record in the run with "
-                f"{{name: record, ranks: [{missing[0]}], every: 1, own: true}}",
-            )
-        empty = np.zeros_like(next(iter(truth.values())))
-        return np.stack([truth.get(rank, empty) for rank in range(nodes)], 1)
-
     def known(self, scene: Scene, rounds: int) -> tuple[Matrix, Matrix]:
         """What the party knows: rows of coefficients, and their values without what its own ranks added.
 
@@ -244,6 +247,19 @@ class Reconstruction(PassiveAttack):
                 update = self._own_update(scene, t, rank).numpy()
                 values -= rows[:, t * scene.graph.num_nodes + rank, None] * update
         return rows, values
+
+    def _refuse_losses(self, scene: Scene, rounds: int) -> None:
+        """Raises BadInput where a message is missing, so that nodes have mixed with other weights than W."""
+        if any(place[3] < 0 for place in self._messages):
+            return
+        for t in range(rounds):
+            for rank in self.ranks:
+                for source in scene.graph.graph.sources(rank, t):
+                    if (t, 0, rank, source) not in self._messages:
+                        raise BadInput(
+                            f"{name_of(self)}: rank {rank} did not receive from rank {source} in round "
+                            f"{t + 1}, so that W was another one; attack a run without losses, with every: 1"
+                        )
 
     def _own_update(self, scene: Scene, t: int, rank: int) -> Tensor:
         """What a rank of the party added in a round, with its noise."""
@@ -365,7 +381,7 @@ def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
     if isinstance(scheme, Muffliato):
         clips = np.full(n, scheme.clip)
         return NoiseInUpdates(scheme.noise * clips, clips, leaves_truth=True)
-    if not scene.plans or scene.clip is None:
+    if not scene.plans or scene.clip is None or not all(plan.noise for plan in scene.plans):
         return None
     rate = float(scene.training.optimizer.options.get("lr", 0.001))
     made = [[scene.steps_until(rank, t) for t in range(-1, round + 1)] for rank in range(n)]
