@@ -515,7 +515,16 @@ def examples() -> str:
 ASKED_BY_CLASS = {
     # Studies of what one scheme shows, and the theorem of its paper.
     "attacks/active/weight_claim.py": {"PushSum"},
+    "attacks/passive/reconstruction.py": {
+        "MultiGossip",
+        "Muffliato",
+        "Relayed",
+        "SecureAggregation",
+        "Shatter",
+        "ZipDl",
+    },
     "attacks/passive/replay.py": {"Relayed", "Shatter"},
+    "attacks/passive/scene.py": {"DpSgd"},
     "attacks/passive/sight.py": {"Choco", "Muffliato", "SecureAggregation", "ZipDl"},
     "node/privacy/network_accountant.py": {"DpSgd", "Muffliato"},
     # Schemes that are made for one graph, and what one transform alone may do.

@@ -12,6 +12,7 @@ from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.polling import ready
+from decentnode.core.registry import name_of
 from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput
 from decentnode.launcher.extension import RunExtension
@@ -47,6 +48,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
         scheme=scheme,
         rounds=settings.rounds,
         seed=settings.seed,
+        plans=experiment.privacy,
     )
 
 
@@ -58,7 +60,14 @@ def passive(experiment: Experiment) -> list[PassiveAttack]:
 
 def attacked(experiment: Experiment, run: Path, attacks: Sequence[PassiveAttack]) -> Iterator[AttackResult]:
     """Yields the results of attacks on the transcripts of a run that has ended; raises BadInput."""
-    scene = scene_of(experiment, run)
+    settings, scene = experiment.settings, scene_of(experiment, run)
+    if solving := [attack for attack in attacks if attack.needs_all_rounds]:
+        where = (
+            "communication.overlap" if settings.communication.overlap
+            else "time_model" if settings.time_model.is_asynchronous else ""
+        )  # fmt: skip
+        if where:
+            raise BadInput.at(where, f"{name_of(solving[0])} needs rounds of local steps, then one mix by W")
     attackers = [Attacker(scene, attack, run) for attack in attacks]
     for attacker in attackers:
         attacker.require()

@@ -13,10 +13,19 @@ from decentnode.attacks.active import (
     sign_flip,
     weight_claim,
 )
-from decentnode.attacks.passive import audit, inversion, labels, linkability, membership, record
+from decentnode.attacks.passive import (
+    audit,
+    inversion,
+    labels,
+    linkability,
+    membership,
+    reconstruction,
+    record,
+    topology_inference,
+)
 
 __all__ = [
     "alie", "audit", "dissensus", "echo", "inversion", "ipm",
-    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite", "record", "scaling",
-    "sign_flip", "weight_claim",
+    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite",
+    "reconstruction", "record", "scaling", "sign_flip", "topology_inference", "weight_claim",
 ]  # fmt: skip

@@ -16,8 +16,16 @@ from decentnode.formats.run import run_directory
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
 
-COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
-TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")
+COLUMNS = {
+    "auc": "AUC", "tpr_at_1_percent": "TPR@1%", "epsilon_lower": "eps >=", "ssim": "SSIM", "psnr": "PSNR",
+    "accuracy": "accuracy", "chance": "chance", "l1_error": "L1",
+}  # fmt: skip
+NETWORK_COLUMNS = {
+    "hops": "hops", "exact": "exact", "relative_error": "error", "deviations": "in devs", "auc": "AUC",
+    "auc_bound": "AUC <=", "accuracy": "accuracy", "chance": "chance", "f1": "F1", "ssim": "SSIM",
+    "psnr": "PSNR",
+}  # fmt: skip
+"""The columns of attacks that solve for all rounds together."""
 
 
 def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> Iterator[str]:
@@ -44,10 +52,11 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
         raise BadInput(f"{config}: adversaries: nobody listens in this run; name some, such as membership")
     spent = _accounted(run)
     results: list[AttackResult] = []
-    head = f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}" + "".join(f"{t:>9}" for t in TITLES)
+    titles: tuple[str, ...] = ()
     for result in attacked(experiment, run, attacks):
-        if not results:
-            yield head
+        if titles != (titles := tuple(columns_of(result).values())):
+            head = f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}"
+            yield head + "".join(f"{title:>9}" for title in titles)
         results.append(result)
         yield line(result)
         if result.epsilon_lower is not None and (most := spent.get(str(result.victim))) is not None:
@@ -65,11 +74,17 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
     yield f"{counted(len(results), 'result')} of {counted(len(attacks), 'attack')} in {run / 'attacks.jsonl'}"
 
 
+def columns_of(result: AttackResult) -> dict[str, str]:
+    """The measures that the row of a result has, with their titles."""
+    is_of_network = any(value is not None for value in (result.exact, result.hops, result.f1))
+    return NETWORK_COLUMNS if is_of_network else COLUMNS
+
+
 def line(result: AttackResult) -> str:
     """A result as a row of the table."""
     victim = "all" if result.victim is None else str(result.victim)
-    values = (getattr(result, name) for name in COLUMNS)
-    cells = "".join(f"{'-' if value is None else f'{value:.3f}':>9}" for value in values)
+    values = (getattr(result, name) for name in columns_of(result))
+    cells = "".join(f"{'-' if v is None else v if isinstance(v, int) else f'{v:.3f}':>9}" for v in values)
     return f"{result.attack:<22} {result.adversary:<14} {victim:>6} {result.round + 1:>6}{cells}"
 
 

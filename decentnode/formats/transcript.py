@@ -1,5 +1,6 @@
 """What a node received, as files: `transcript/RANK.jsonl` has a line for each payload, `RANK.bin` its bytes.
 
+Where an adversary asks for it, also the models of the node itself: what a party knows, or the truth.
 Both only grow while the node runs. A payload's bytes are written before its line, so a line that can be read
 has them (docs/attacks.md).
 """
@@ -22,9 +23,12 @@ KEY_ENDING = ".key"
 
 
 class TranscriptLine(msgspec.Struct, omit_defaults=True):
-    """A payload that arrived, or a mark: the end of a round, or of what the node recorded."""
+    """A payload that arrived, a model of the node itself, or a mark: the end of a round, or of the record.
 
-    kind: Literal["payload", "round", "end"]
+    `trained` is the model after the local steps, which it shares, and `mixed` the one after the mix.
+    """
+
+    kind: Literal["payload", "trained", "mixed", "round", "end"]
     round: int
     phase: int = 0
     """The number of the exchange within the round."""
@@ -71,6 +75,8 @@ class Transcript:
         """The inode of the file of lines, which a node replaces when it repeats rounds."""
         self.lines: dict[int, list[TranscriptLine]] = {}
         """The payloads of each round, in the order of their arrival."""
+        self.own_lines: dict[tuple[str, int], TranscriptLine] = {}
+        """The models of the node itself, by `trained` or `mixed` and round."""
         self.complete = -1
         """The last round whose lines are all known."""
         self.ended = False
@@ -91,6 +97,8 @@ class Transcript:
         for line in self._new_lines():
             if line.kind == "payload":
                 self.lines.setdefault(line.round, []).append(line)
+            elif line.kind in ("trained", "mixed"):
+                self.own_lines[line.kind, line.round] = line
             else:
                 self.complete = max(self.complete, line.round)
                 self.ended = line.kind == "end"
@@ -113,6 +121,7 @@ class Transcript:
             if (inode := os.fstat(file.fileno()).st_ino) != self._file:
                 self._file, self._position = inode, 0
                 self.lines.clear()
+                self.own_lines.clear()
             file.seek(self._position)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -131,6 +140,7 @@ def cut_back(run: Path, rank: int, round: int) -> None:
         return
     transcript.advance()
     kept = [line for r, lines in sorted(transcript.lines.items()) if r <= round for line in lines]
+    kept += [line for line in transcript.own_lines.values() if line.round <= round]
     marks = [TranscriptLine("round", min(round, transcript.complete))] if round >= 0 else []
     encode = msgspec.json.encode
     write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])

@@ -141,7 +141,9 @@ class ParticipantFactory:
             may_fetch=partial(graph.graph.is_partner, rank) if sharing.gives_model else None,
         )  # fmt: skip
         warn = partial(resources.report_disk, rank)
-        transcript = writer_for(run, rank, settings, mapping=experiment.mapping, scheme=sharing, warn=warn)
+        transcript = writer_for(
+            run, rank, settings, mapping=experiment.mapping, scheme=sharing, vector=vector, warn=warn
+        )
         auxiliary = [*auxiliary]
         if transcript is not None:
             exchange.tap = transcript.take

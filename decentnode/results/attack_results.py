@@ -10,7 +10,7 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import StrPath
 
 ATTACKS_FILE = "attacks.jsonl"
-MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy")
+MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "exact", "f1")
 """The larger, the more an adversary has learned."""
 
 
@@ -24,7 +24,9 @@ class AttackResult(msgspec.Struct, kw_only=True):
     """The rank that the result is about; None: all victims together."""
     round: int
     auc: float | None = None
-    """For membership: the probability that a member scores higher than another sample."""
+    """The probability that a member, or an update that is there, scores higher than one that is not."""
+    auc_bound: float | None = None
+    """The most that the accountant allows."""
     tpr_at_1_percent: float | None = None
     """The share of members that are found where 1 % of the other samples are taken for members."""
     epsilon_lower: float | None = None
@@ -37,6 +39,16 @@ class AttackResult(msgspec.Struct, kw_only=True):
     """The accuracy of guessing."""
     l1_error: float | None = None
     """The sum of absolute errors of a distribution, from 0 to 2."""
+    exact: int | None = None
+    """The number of updates of a victim that are known exactly; of all victims together: of nodes."""
+    relative_error: float | None = None
+    """The norm of the error over that of the truth, where the truth is recorded."""
+    deviations: float | None = None
+    """The root mean square of the error, in deviations of the noise that protects."""
+    hops: int | None = None
+    """The hops from the victim to the party."""
+    f1: float | None = None
+    """The harmonic mean of precision and recall, of edges."""
     picture: str | None = None
     """A file beside this one."""
 

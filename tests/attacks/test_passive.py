@@ -311,7 +311,7 @@ def test_what_cannot_be_attacked_is_refused():
     with pytest.raises(BadInput, match="which no party has"):
         Linkability(ranks=(0,), method="loss")
     named = [cls for cls in ATTACKS.classes().values() if issubclass(cls, PassiveAttack)]
-    assert len(named) == 10 and all(cls.knowledge for cls in named)
+    assert len(named) == 12 and all(cls.knowledge for cls in named)
 
 
 @pytest.mark.parametrize("minibatches", ["epochs", "reshuffle"])

@@ -84,6 +84,16 @@ adversaries: [{name: lira, links: [[0, 1]]}]
 adversaries: [{name: linkability, ranks: [0], method: loss}]
     | 2 adversaries[0].method | loss needs the samples of the candidates, which no party has; knows_samples:
     + true grants them, and distance and timing need none
+adversaries: [{name: reconstruction, ranks: [0], unknowns: all}]
+    | 2 adversaries[0].unknowns | must be 'models' or 'gradient' or 'updates', not 'all'
+adversaries: [{name: reconstruction, ranks: [0], victims: [4]}]
+    | 2 adversaries[0].victims | rank 4 does not exist; the graph has 0..3
+adversaries: [{name: reconstruction, ranks: [0], online: true}]
+    | 2 adversaries[0].online | reconstruction solves for all rounds after the run; set false
+adversaries: [{name: topology_inference, ranks: [0], threshold: 0}]
+    | 2 adversaries[0].threshold | must be a number > 0 and <= 1, not 0
+adversaries: [{name: record, ranks: [0], owns: true}]
+    | 2 adversaries[0].owns | unknown option of record; did you mean 'own'?
 adversaries: [{name: dlg}] | 2 adversaries[0] | nobody listens; give ranks, or links such as [[0, 1]]
 adversaries: [{name: sign_flip, ranks: [0, 1, 2, 3]}]
     | 2 adversaries | all nodes are adversaries; leave some honest

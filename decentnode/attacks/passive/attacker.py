@@ -29,13 +29,24 @@ class Attacker:
         """What is known after the last round that was read."""
 
     def require(self) -> None:
-        """Raises BadInput where a rank has recorded nothing."""
-        missing = [transcript.rank for transcript in self._transcripts if not transcript.exists]
-        if missing:
-            raise BadInput(
-                f"{name_of(self.attack)}: rank {missing[0]} has recorded nothing here; record in the run "
-                f"with adversaries: [{{name: record, ranks: [{missing[0]}]}}], on its machine"
-            )
+        """Raises BadInput where a rank has not recorded what the attack needs."""
+        attack, needs_all = name_of(self.attack), self.attack.needs_all_rounds
+        for file in self._transcripts:
+            options = f"ranks: [{file.rank}]" + (", every: 1, own: true" if needs_all else "")
+            remedy = f"record in the run with adversaries: [{{name: record, {options}}}], on its machine"
+            if not file.exists:
+                raise BadInput(f"{attack}: rank {file.rank} has recorded nothing here; {remedy}")
+            if needs_all:
+                file.advance()
+                rounds = range(file.complete + 1)
+                has_own = file.rank not in self.attack.ranks or all(
+                    (kind, round) in file.own_lines for kind in ("trained", "mixed") for round in rounds
+                )
+                missing = next((round for round in rounds if round not in file.lines), None)
+                if missing is not None or not has_own:
+                    what = "its own models" if missing is None else f"what arrived in round {missing + 1}"
+                    raise BadInput(f"{attack}: rank {file.rank} has not recorded {what}; {remedy}")
+        self.attack.require(self._scene)
 
     def advance(self) -> Iterator[AttackResult]:
         """Attacks after each round that is complete by now, in order."""
@@ -55,7 +66,7 @@ class Attacker:
         for transcript in self._transcripts:
             for line in transcript.lines.pop(round, []):
                 is_seen = self.attack.sees(line.target, line.source)
-                if is_seen and line.source not in self.attack.ranks:
+                if is_seen and (self.attack.needs_all_rounds or line.source not in self.attack.ranks):
                     received.setdefault(line.target, []).append((line, self._content(transcript, line)))
         if not received:
             return None
@@ -64,6 +75,12 @@ class Attacker:
             keys = {file.rank: file.key for file in self._transcripts if file.rank in self.attack.ranks}
             self._reader = Reader(self._scene, self.attack.listeners, keys)
         self.last_sight = sight = self._reader.read(round, received)
+        for file in self._transcripts if self.attack.needs_all_rounds else ():
+            if file.rank in self.attack.ranks:
+                for kind, models in (("trained", sight.trained), ("mixed", sight.mixed)):
+                    model = self._scene.own_model(file, kind, round)
+                    if model is not None:
+                        models[file.rank] = model
         wanted = self.attack.victims
         if wanted:
             for known in (sight.models, sight.starts):

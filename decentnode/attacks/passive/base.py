@@ -34,6 +34,9 @@ class PassiveAttack(Adversary):
     """Whether the party must have samples of its own, or public ones."""
     needs_bytes: ClassVar[bool] = True
     """Whether sizes and times are not enough."""
+    needs_all_rounds: ClassVar[bool] = False
+    """Whether it solves for all rounds together: then it looks at each round, at all exchanges of it, at what
+    its ranks send each other, and at their own models."""
 
     ranks: tuple[NonNegative, ...] = ()
     """Colluding ranks."""
@@ -70,12 +73,21 @@ class PassiveAttack(Adversary):
         return target in self.ranks or not (is_encrypted or self.encrypted)
 
     def is_due(self, round: int, rounds: int) -> bool:
-        """Whether it attacks after a round."""
+        """Whether it looks at a round."""
+        return self.needs_all_rounds or self.gives_results(round, rounds)
+
+    def gives_results(self, round: int, rounds: int) -> bool:
+        """Whether it gives its results after a round."""
         return round + 1 == rounds or bool(self.every and (round + 1) % self.every == 0)
 
     def records(self, round: int, rounds: int, keeps_all: bool) -> bool:
         """Whether it needs what is sent in a round: also in the round before an attack, and in the first."""
         return keeps_all or round == 0 or any(self.is_due(r, rounds) for r in (round, round + 1))
+
+    @property
+    def keeps_own_models(self) -> bool:
+        """Whether its ranks also record their own models."""
+        return self.needs_all_rounds
 
     @property
     def listeners(self) -> list[int]:
@@ -140,6 +152,9 @@ class PassiveAttack(Adversary):
             return None
         near = {peer for rank in self.ranks for peer in graph.partners(rank)}
         return (near | {rank for link in self.links for rank in link}) - set(self.ranks)
+
+    def require(self, scene: Scene) -> None:
+        """Raises BadInput where a run that has ended lacks what the attack needs, beside its transcripts."""
 
     def check(self, dataset: LoadedDataset, parts: Sequence[Tensor]) -> None:
         """Raises BadInput if the samples of the run do not fit."""

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.formats.transcript import Transcript
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.models.module_copies import copied
 from decentnode.sharing.base import Sharing
 from decentnode.training.evaluation import evaluation_mode, load_flat
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
+from decentnode.training.privacy.base import PrivacyPlan
+from decentnode.training.privacy.dp_sgd import DpSgd
+from decentnode.training.privacy.per_example import ClippedSum
 from decentnode.training.settings import TrainingSettings
 
 BATCH_SIZE = 256
@@ -42,11 +46,19 @@ class Scene:
     """A new scheme, as a rank has it."""
     rounds: int
     seed: int
+    plans: Sequence[PrivacyPlan] = ()
+    """The private steps of each rank; none where steps are not private."""
 
     @cached_property
     def initial(self) -> Tensor:
         """The model of all nodes before round 0, shape (d,)."""
         return flat(self.network, self.layout)
+
+    def own_model(self, transcript: Transcript, kind: str, round: int) -> Tensor | None:
+        """A node's own model that it has recorded as `trained` or `mixed`, shape (d,); None: it has not."""
+        line = transcript.own_lines.get((kind, round))
+        content = None if line is None else transcript.content(line)
+        return None if content is None else torch.from_numpy(content).view(self.layout.dtype)
 
     @cached_property
     def _objective(self) -> Objective:
@@ -95,6 +107,28 @@ class Scene:
         )
         per_epoch = minibatches.steps_per_epoch(self.training.accumulate)
         return sum(self.training.steps(rank, r, per_epoch) for r in range(round + 1))
+
+    @cached_property
+    def clip(self) -> float | None:
+        """The norm to which private steps clip gradients; None where steps are not private."""
+        privacy = self.training.privacy.make() if self.training.privacy else None
+        return privacy.clip if isinstance(privacy, DpSgd) else None
+
+    @cached_property
+    def repeats_steps(self) -> bool:
+        """Whether private steps can be computed again: plain SGD, one step of all samples in each round."""
+        options, n = self.training.optimizer.options, self.graph.num_nodes
+        is_plain = not options.get("momentum") and not options.get("weight_decay")
+        once = all(self.steps_until(r, t) == t + 1 for r in range(n) for t in range(self.rounds))
+        return is_plain and once and all(plan.rate == 1 for plan in self.plans)
+
+    def private_step(self, rank: int, model: Tensor) -> Tensor:
+        """The update of a private step of all samples without its noise, shape (d,)."""
+        assert self.clip is not None
+        samples, gradient = self.shard_of(rank), torch.zeros(self.layout.numel, dtype=self.layout.dtype)
+        clipped = ClippedSum(self.objective(model), self.layout)
+        clipped.add(samples.batch(torch.arange(len(samples))), self.clip, gradient)
+        return gradient * (-float(self.training.optimizer.options.get("lr", 0.001)) / len(samples))
 
     def trained(self, samples: Samples, steps: int, seed: int) -> Tensor:
         """A model trained on samples as nodes train, for so many steps, without noise; shape (d,)."""

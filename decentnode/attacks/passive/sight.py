@@ -57,6 +57,13 @@ class Sight:
     """The payloads of the round, in the order of their arrival at each receiver."""
     earlier: dict[int, Tensor] = field(default_factory=dict)
     """The model that each victim sent before, in the last round that the party has seen."""
+    messages: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    """What arrived in this round, by exchange, receiver and source, each of shape (d,); the source is -1 for
+    the mean of all that arrived. For attacks that need all rounds."""
+    trained: dict[int, Tensor] = field(default_factory=dict)
+    """The models of the party's own ranks after their local steps, where they are recorded."""
+    mixed: dict[int, Tensor] = field(default_factory=dict)
+    """The same after the mix."""
 
 
 class Reader:
@@ -77,6 +84,7 @@ class Reader:
     def read(self, round: int, received: Received) -> Sight:
         """Returns the knowledge after a round; rounds come in order, and some may be missing."""
         models_of: dict[int, list[Tensor]] = {}
+        self._messages = dict[tuple[int, int, int], Tensor]()
         for receiver, payloads in sorted(received.items()):
             for source, model in self._models(receiver, round, payloads).items():
                 models_of.setdefault(source, []).append(model)
@@ -85,7 +93,7 @@ class Reader:
         lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
-        self._last_sight = Sight(round, models, starts, lines=lines, earlier=earlier)
+        self._last_sight = Sight(round, models, starts, lines=lines, earlier=earlier, messages=self._messages)
         return self._last_sight
 
     def _models(
@@ -97,13 +105,20 @@ class Reader:
             known = self._copies.get((receiver, receiver), self._scene.initial)
             models = self._replays[receiver].read(round, phases, known)
             for mean in models.values():
-                self._copies[receiver, receiver] = mean
+                self._copies[receiver, receiver] = self._messages[0, receiver, -1] = mean
             return models
+        if len(phases) > 1:
+            for phase, arrived in enumerate(phases):
+                for source, payload in arrived.items():
+                    context = Context(self._scene.seed, round, source, receiver=receiver)
+                    self._messages[phase, receiver, source] = scheme.chain.decode(payload, context).clone()
         # The noisy models of some schemes are read as if they were models.
-        return {
+        models = {
             source: self._model(scheme, receiver, round, source=source, payload=p)
             for source, p in phases[0].items()
         }
+        self._messages |= {(0, receiver, source): self._copies[receiver, source] for source in models}
+        return {source: model.float() for source, model in models.items()}
 
     def _arrived(
         self, scheme: Sharing, phase: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
@@ -126,7 +141,7 @@ class Reader:
         context = Context(self._scene.seed, round, source, receiver=receiver, fill=last if is_whole else None)
         decoded = scheme.chain.decode(payload, context)
         self._copies[place] = decoded.clone() if is_whole else last + decoded
-        return self._copies[place].float()
+        return self._copies[place]
 
     def _starts(self, round: int, models: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """The mixes with which the victims began, from what was seen in the round before."""

@@ -239,36 +239,18 @@ class NoiseOfMuffliato(Mechanism):
             return None, [
                 "all messages together are too many to compute; fewer rounds, or --colluders, are not"
             ]
-        sent = [*self._sent()]
+        sent = [*network_privacy.sent_mixes(self.graph.matrix, self.rounds, self._c)]
         columns = []
         for group in observers:
             rows = [
                 mixes[w]
-                for round, mixes in sent
+                for round, _, mixes in sent
                 for w in sorted({w for v in group for w in graph.sources(v, round)} - {*group})
             ]
             seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
             sensitivities = network_privacy.sensitivity(seen, n, self._noise, observers=group)
             columns.append([gaussian_epsilon(float(mu), self.delta) for mu in sensitivities])
         return np.array(columns).T, []
-
-    def _sent(self) -> Iterator[tuple[int, Matrix]]:
-        """Yields what each node sends in each exchange, as a mix of noisy updates of all rounds and nodes."""
-        n = self.graph.num_nodes
-        models: Matrix = np.zeros((n, self.rounds * n))
-        for round in range(self.rounds):
-            # Each model carries what is left of earlier rounds, and its own new noisy update.
-            models[:, round * n : (round + 1) * n] += np.eye(n)
-            *sent, models = self._mixes(round, models)
-            yield from ((round, mixes) for mixes in sent)
-
-    def _mixes(self, round: int, models: Matrix) -> Iterator[Matrix]:
-        """The models before each step of a round, and after the last one."""
-        weights, before = self.graph.matrix(round), models
-        for c in self._c:
-            yield models
-            models, before = c * weights @ models + (1 - c) * before, models
-        yield models
 
     def published(self) -> Matrix:
         # Divergences of the rounds add up. Of a graph that changes, each round has its own.
@@ -281,5 +263,5 @@ class NoiseOfMuffliato(Mechanism):
         """Yields what is sent in each step of a round, as a mix of its noisy updates, and the receivers."""
         hears = self.graph.matrix(round) != 0
         np.fill_diagonal(hears, False)
-        *sent, _ = self._mixes(round, np.eye(len(hears)))
+        *sent, _ = network_privacy.mixes(self.graph.matrix(round), self._c, np.eye(len(hears)))
         yield from ((mixes, hears) for mixes in sent)

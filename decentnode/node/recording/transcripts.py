@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
+import torch
+from torch import Tensor
 
 from decentnode.communication.exchange.handle import Message
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.atomic_files import make_folder, write_whole
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.payload import Payload
+from decentnode.core.vector import Vector
 from decentnode.formats.records import AuxiliaryRecords
 from decentnode.formats.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.mapping.base import Mapping
@@ -39,6 +42,10 @@ class PassiveAdversary(Protocol):
     """A passive adversary, as far as a node knows it."""
 
     ranks: tuple[int, ...]
+
+    @property
+    def keeps_own_models(self) -> bool:
+        """Whether its ranks also record their own models."""
 
     def sees(self, target: int, source: int) -> bool:
         """Whether it sees what `source` sends to `target`."""
@@ -64,11 +71,13 @@ class TranscriptWriter(AuxiliaryRecords):
 
     def __init__(
         self, run: Path, rank: int, adversaries: Sequence[PassiveAdversary], settings: Settings,
-        mapping: Mapping, scheme: SharingBase, warn: Warn,
+        mapping: Mapping, scheme: SharingBase, vector: Vector, warn: Warn,
     ) -> None:  # fmt: skip
-        """`scheme`: the scheme of the node."""
+        """`scheme`, `vector`: those of the node."""
         self._run, self._rank, self._rounds = run, rank, settings.rounds
         self._adversaries = adversaries
+        self._keeps_own = any(rank in each.ranks and each.keeps_own_models for each in adversaries)
+        self._vector = vector
         # Such payloads tell little without those of the rounds before.
         self._keeps_all = scheme.promises.sends == "differences" or scheme.chain.selects
         # Links of one machine need no keys.
@@ -97,6 +106,9 @@ class TranscriptWriter(AuxiliaryRecords):
         if round > self._round >= 0:
             self._batch.lines.append(TranscriptLine("round", self._round))
         self._round = round
+        if phase == 0:
+            # The mix goes into the other slot, so this is still what the node shares.
+            self._take_own("trained", round)
         listening = [
             adversary
             for adversary in self._adversaries
@@ -123,15 +135,12 @@ class TranscriptWriter(AuxiliaryRecords):
             )
             self._batch.lines.append(line)
             if any(adversary.opens(self._rank, sealed) for adversary in hearing):
-                # The node never waits for a slow disk.
-                line.lost = self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES
-                if not line.lost:
-                    line.offset = len(self._batch.content)
-                    # A copy, because the payload is invalid after the exchange.
-                    self._batch.content += payload.buffer.cpu().numpy().data
-                    self._submitted += payload.nbytes
+                self._keep(line, payload.buffer)
         if time.monotonic() - self._batch.began >= FLUSH_INTERVAL:
             self._flush()
+
+    def after(self, round: int) -> None:
+        self._take_own("mixed", round)
 
     def sync(self) -> str:
         self._flush()
@@ -150,6 +159,24 @@ class TranscriptWriter(AuxiliaryRecords):
 
     def cut_back(self, round: int) -> None:
         cut_back(self._run, self._rank, round)
+
+    def _take_own(self, kind: Literal["trained", "mixed"], round: int) -> None:
+        """Copies the model as the node has it, if a party asks for it."""
+        if self._keeps_own:
+            content = self._vector.shared.view(torch.uint8)
+            line = TranscriptLine(kind, round, source=self._rank, target=self._rank, bytes=len(content))
+            self._batch.lines.append(line)
+            self._keep(line, content)
+
+    def _keep(self, line: TranscriptLine, content: Tensor) -> None:
+        """Copies the bytes of a line, uint8 of shape (bytes,), unless the disk is too slow."""
+        # The node never waits for a slow disk.
+        line.lost = self._submitted - self._written + len(content) > MOST_WAITING_BYTES
+        if not line.lost:
+            line.offset = len(self._batch.content)
+            # A copy, because a payload is invalid after the exchange.
+            self._batch.content += content.cpu().numpy().data
+            self._submitted += len(content)
 
     def _flush(self) -> None:
         """Starts to write what has been recorded since the last call."""
@@ -188,13 +215,15 @@ class TranscriptWriter(AuxiliaryRecords):
 
 
 def writer_for(
-    run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
-) -> TranscriptWriter | None:
-    """The writer of a node that a passive adversary observes, or None. `scheme`: the scheme of the node."""
+    run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, vector: Vector,
+    warn: Warn,
+) -> TranscriptWriter | None:  # fmt: skip
+    """The writer of a node that a passive adversary observes, or None. `scheme`, `vector`: of the node."""
     adversaries = [plugin.make() for plugin in settings.adversaries]
     hearing = [adversary for adversary in adversaries if not adversary.active and adversary.listens_at(rank)]
     if not hearing:
         return None
     return TranscriptWriter(
-        run, rank, adversaries=hearing, settings=settings, mapping=mapping, scheme=scheme, warn=warn
-    )
+        run, rank, adversaries=hearing, settings=settings, mapping=mapping, scheme=scheme, vector=vector,
+        warn=warn,
+    )  # fmt: skip

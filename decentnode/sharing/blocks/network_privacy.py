@@ -8,7 +8,7 @@ holds for any training:
 - `pairwise_renyi`: the published bound of Muffliato.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import erfc, exp, inf, log, log1p, pi, sqrt
 
 import numpy as np
@@ -41,6 +41,31 @@ def rounds_seen(
         if len(reached) == nodes:
             break
     return [0 if rank in observers else count for rank, count in enumerate(seen)]
+
+
+def mixes(weights: Matrix, coefficients: Sequence[float], models: Matrix) -> Iterator[Matrix]:
+    """Yields the models before each exchange of a round, and after the last one, as `multi_gossip` mixes."""
+    before = models
+    for c in coefficients:
+        yield models
+        models, before = c * weights @ models + (1 - c) * before, models
+    yield models
+
+
+def sent_mixes(
+    weights: Callable[[int], Matrix], rounds: int, coefficients: Sequence[float]
+) -> Iterator[tuple[int, int, Matrix]]:
+    """Yields round, exchange, and what each node sends then as a mix of the updates of all rounds and nodes.
+
+    `weights(round)` is W, and `coefficients` has one for each exchange of a round; shape (n, rounds * n).
+    """
+    n = len(weights(0))
+    models: Matrix = np.zeros((n, rounds * n))
+    for round in range(rounds):
+        # Each model carries what is left of earlier rounds, and its own new update.
+        models[:, round * n : (round + 1) * n] += np.eye(n)
+        *sent, models = mixes(weights(round), coefficients, models)
+        yield from ((round, phase, each) for phase, each in enumerate(sent))
 
 
 def sensitivity(seen: Matrix, nodes: int, noise: float, observers: Collection[int]) -> Matrix:
