@@ -223,14 +223,16 @@ class NodeFactory(ParticipantFactory):
 
     def training(
         self, rank: int, vector: Vector | None = None, settings: TrainingSettings | None = None,
-        hooks: Hooks = NO_HOOKS, executor: StepExecutor | None = None,
+        hooks: Hooks = NO_HOOKS, executor: StepExecutor | None = None, is_trial: bool = False,
     ) -> Training:  # fmt: skip
         """The local steps of a node; raises BadInput where torch refuses options.
 
-        `vector`: by default a new one on the CPU; `settings`: by default those of the run.
+        `vector`: by default a new one on the CPU; `settings`: by default those of the run; `is_trial`: of a
+        node that is no part of a run.
         """
         experiment = self.experiment
         plan = experiment.privacy[rank] if experiment.privacy else None
+        plan = plan.for_trial if plan is not None and is_trial else plan
         return Training(
             vector or self.vector(), settings or experiment.settings.training, experiment.samples.shard(rank),
             hooks, plan, seeds_all=experiment.settings.has_foreign_plugins, executor=executor,

@@ -87,10 +87,7 @@ class ModelTrial:
     def _new(self) -> Training:
         """The training of a fresh node."""
         settings = replace(settings_on_cpu(self.experiment.settings), compile=False)
-        training = NodeFactory(self.experiment).training(self.rank, settings=settings)
-        ranks = range(self.experiment.graph.num_nodes)
-        training.receive_handshakes(dict.fromkeys(ranks, training.handshake()))
-        return training
+        return NodeFactory(self.experiment).training(self.rank, settings=settings, is_trial=True)
 
     def _train(self, training: Training, round: int) -> None:
         async def steps() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from _report import Target, conclude, median, median_ratio, parser, show
 from torch import nn
@@ -60,7 +61,9 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     samples = samples_of(name, shape, classes)
     shard = Shard(samples, torch.arange(SAMPLES), 1, 0)
     privacy = DpSgd(clip=1.0, noise=1.0, delta=1e-3, accountant="none")
-    steps = privacy.private_steps(privacy.plan(SAMPLES, SAMPLES, (1,)), objective, vector, shard, SAMPLES)
+    steps = privacy.private_steps(
+        privacy.plan(SAMPLES, SAMPLES, (1,), lambda: np.ones((1, 1))), objective, vector, shard, SAMPLES
+    )
     batch: Batch = samples.batch(shard.indices)
 
     def ordinary() -> None:

@@ -187,7 +187,7 @@ def test_noise_of_a_round_is_that_of_its_steps(averaged):
         # 16 samples in each step, lr 0.001.
         assert np.allclose(noise.clips, steps * 0.001 * 0.5 / 16) and noise.leaves_truth == (steps == 1)
         assert np.allclose(noise.deviations, 2 * 0.001 * 0.5 / 16 * math.sqrt(steps))
-        plan = SimpleNamespace(rate=1.0, noise=2.0, strategy=SimpleNamespace(matrix=c))
+        plan = SimpleNamespace(rate=1.0, noise=2.0, period=1, edges=None, strategy=SimpleNamespace(matrix=c))
         correlated = noise_in_updates(replace(scene, plans=[plan] * 6), 2)
         sums = np.kron(np.eye(3), np.ones((1, steps))) @ np.linalg.inv(c[: 3 * steps, : 3 * steps])
         inverse = np.linalg.inv(correlated.encoder)

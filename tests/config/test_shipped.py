@@ -63,7 +63,7 @@ def test_configurations_say_whether_a_resumed_run_has_the_models_of_a_whole_one(
         by_reason.setdefault(reason, set()).add(name)
     assert by_reason.pop("steps and messages in progress are not saved") == {"asynchronous", "async_diloco"}
     secret = by_reason.pop("generator: secure draws other numbers")
-    assert secret == {"dp_sgd", "muffliato", "zip_dl", "shatter", "reference"}
+    assert secret == {"dp_sgd", "mafalda_sgd", "decor", "muffliato", "zip_dl", "shatter", "reference"}
     page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in secret) and set(by_reason) == {None}
     for words, reason in {

@@ -628,7 +628,7 @@ privacy: {name: dp_sgd, correlation: {name: square_root, workload: alone}, clip:
     | 12 training.privacy.correlation.workload | unknown option of square_root (known: band)
 privacy: {name: dp_sgd, correlation: anti_pgd, sampling: shuffle, accountant: none, clip: 1, noise: 1,
     + delta: 1.0e-5}
-    | 12 training.privacy.correlation | is for samples that come by turns; use sampling: poisson or cyclic
+    | 12 training.privacy.correlation | needs to know in which steps a sample may be; use ...
 privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}\n  compile: true\n  augmentation: [mixup]\n
     +  scheduler: ReduceLROnPlateau\n  batch_tokens: 100\n  amp: float16
     | 13 training.compile | dp_sgd does not compile the gradients of samples; leave it out

@@ -81,7 +81,7 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     records = Records(RecordFile(tmp_path, [0]))
     node = SimpleNamespace(
         rank=0, records=records,
-        sharing=SimpleNamespace(handshake=lambda: None, receive_handshakes=lambda everybody: None),
+        handshake=lambda: b"", receive_handshakes=lambda everybody: None,
         exchange=SimpleNamespace(endpoint=SimpleNamespace(counters=ByteCounters())),
     )  # fmt: skip
     node.set_elapsed = partial(Node.set_elapsed, node)

@@ -134,7 +134,7 @@ class ResumePlan:
         if self.settings.rounds > before and privacy is not None and privacy.make().needs_all_rounds:
             raise BadInput.at(
                 "rounds",
-                f"the correlated noise of this run was planned for {before} rounds, so it cannot get "
+                f"the noise of this run was planned for {before} rounds, so it cannot get "
                 f"{self.settings.rounds}; begin a new run",
             )
 

@@ -220,7 +220,8 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         span = most if least == most else f"{least} to {most}"
         at = f"delta {privacy['delta']:g} by accountant {privacy['accountant']}"
         correlation = privacy.get("correlation", "independent")
-        noise = "" if correlation == "independent" else f", with {correlation} noise"
+        against = f" against one {privacy['adversary']}" if "adversary" in privacy else ""
+        noise = "" if correlation == "independent" else f", with {correlation} noise{against}"
         yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}{noise}"
     if privacy["planned_rounds"] > summary["rounds"]:
         planned = privacy["planned_rounds"]

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def account(
         published=mechanism.published() if colluders is None else None,
         local=[mechanism.spent(u, mechanism.rounds, {*range(nodes)} - {u}) for u in range(nodes)],
         central=[mechanism.central(u) for u in range(nodes)],
-        notes=(*notes, *more),
+        notes=(*notes, *mechanism.notes, *more),
         doubts=mechanism.doubts,
     )
 
@@ -146,6 +146,7 @@ class Mechanism(ABC):
     scheme: SharingBase
     rounds: int
     doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def spent(self, rank: int, rounds: int, observers: Collection[int]) -> float:
@@ -180,7 +181,7 @@ class PrivateStepsOfNodes(Mechanism):
         self.doubts += ("noise: 0",) if options.noise == 0 else ()
         self.doubts += doubts_of(self.graph.graph, experiment.samples.dataset)
         self._plans = experiment.privacy
-        shards = map(experiment.samples.shard, range(self.graph.num_nodes))
+        shards = [*map(experiment.samples.shard, range(self.graph.num_nodes))]
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         self._edges = options.edges
         if self._edges is not None:
@@ -191,6 +192,17 @@ class PrivateStepsOfNodes(Mechanism):
         delta_left = self.delta - (options.release.delta if options.release else 0.0)
         if delta_left <= 0:
             raise BadInput(f"--delta must be above that of categories, {self.delta - delta_left:g}")
+        pairs = zip(self._plans, shards, strict=True)
+        batches = [plan.rate * shard.size / plan.period for plan, shard in pairs]
+        matrices = [np.eye(1) if plan.strategy is None else plan.strategy.matrix for plan in self._plans]
+        self._are_alike = (
+            len({(plan.steps, plan.rounds) for plan in self._plans}) == 1
+            and max(batches) <= min(batches) * (1 + 1e-9)
+            and all(np.array_equal(matrix, matrices[0]) for matrix in matrices)
+        )
+        if not self._are_alike:
+            what = "nodes differ in steps or batches, so the central extreme is that of a node alone"
+            self.notes = (what,)
         # Most nodes have the same plan.
         self._epsilon = cache(partial(options.spent, delta=delta_left))
 
@@ -198,18 +210,19 @@ class PrivateStepsOfNodes(Mechanism):
         plan = self._plans[rank]
         if self._edges is not None and plan.edges is not None:
             # Observers know the noise of their own edges.
-            ratio = plan.edges.edge / plan.edges.own
+            ratio = plan.edges.edge / plan.edges.own if plan.edges.own else 0.0
             known = tuple(sorted({*observers} - {rank}))
-            plan = replace(plan, noise=plan.edges.own / sqrt(self._amplification(ratio, known)[rank]))
+            # Up, to four digits: few different values are accounted faster.
+            far = ceil(1e4 * float(self._amplification(ratio, known)[rank])) / 1e4
+            plan = replace(plan, noise=plan.edges.own / sqrt(far))
         # A node whose budget is spent makes no more steps.
         return self._epsilon(plan, sum(self._steps[rank][: min(rounds, plan.rounds)]))
 
     def central(self, rank: int) -> float:
-        # Batches of all nodes have the same expected size, so their noises simply add up.
-        noises = (plan.noise if plan.edges is None else plan.edges.own for plan in self._plans)
-        together = sqrt(sum(noise**2 for noise in noises))
-        plan = replace(self._plans[rank], noise=together)
-        return self._epsilon(plan, sum(self._steps[rank][: self.rounds]))
+        alone = [plan.noise if plan.edges is None else plan.edges.own for plan in self._plans]
+        # Where noises do not simply add up, the mean tells at most what all models tell.
+        noise = sqrt(sum(one**2 for one in alone)) if self._are_alike else alone[rank]
+        return self._epsilon(replace(self._plans[rank], noise=noise), sum(self._steps[rank][: self.rounds]))
 
 
 class NoiseOfMuffliato(Mechanism):

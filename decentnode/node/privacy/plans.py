@@ -57,6 +57,11 @@ def plans_of(
             what = "a node that comes later lacks the keys that its neighbors draw noise of edges from"
             key = "failures.restart.attempts" if restarts else "failures.start"
             raise BadInput.at(key, f"{what}; leave it out")
+        batches = [plan.rate * shard.size / plan.period for plan, shard in zip(plans, shards, strict=True)]
+        if max(batches) > min(batches) * (1 + 1e-9):
+            span = f"{min(batches):g} to {max(batches):g}"
+            what = f"edges needs equally many samples in a step of each node, and they have {span}"
+            raise BadInput.at("training.privacy.correlation", f"{what}; use poisson and smaller batches")
         plans = privacy.over_edges(plans, steps, *edges_of(weighted_graph, steps))
     most = len(settings.mapping.make().machines) * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := kept_bytes(plans, network)) > most:
@@ -77,8 +82,8 @@ def described(plans: Sequence[PrivacyPlan], network: nn.Module) -> Iterator[str]
     if widths := {plan.strategy.kept for plan in plans if plan.strategy is not None} - {0}:
         most, steps = max(widths), max(plan.steps for plan in plans)
         kept = readable_bytes(kept_bytes(plans, network))
-        vectors = counted(most, "vector")
-        yield f"training.privacy.correlation: each node keeps {vectors} of its {steps} steps, {kept} in all"
+        vectors = counted(most, "vector of noise", "vectors of noise")
+        yield f"training.privacy.correlation: each node keeps {vectors} for its {steps} steps, {kept} in all"
 
 
 def doubts_of(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ def edges_of(weighted_graph: WeightedGraph, steps: Sequence[Sequence[int]]) -> t
         raise BadInput.at("training.privacy.correlation", what)
     if rank := next((rank for rank, of_node in enumerate(steps) if [*of_node] != [*steps[0]]), None):
         what = f"edges needs equally many steps at all nodes, and rank {rank} makes others than rank 0"
-        raise BadInput.at("training.privacy.correlation", f"{what}; set training.steps_per_round")
+        remedy = "set training.steps_per_round, and let all train in the same rounds"
+        raise BadInput.at("training.privacy.correlation", f"{what}; {remedy}")
     adjacency = np.zeros((n, n))
     for i in range(n):
         adjacency[i, [*graph.partners(i)]] = 1

@@ -46,7 +46,10 @@ def _of_private_steps(private: dict[str, object]) -> Claim:
         return Claim(reason=str(next(iter(doubts))))
     if not isinstance(spent, dict) or not spent:
         return Claim(reason="no accountant")
-    return Claim(max(spent.values()), unit=f"a training sample in all steps, delta {private.get('delta')}")
+    adversary = private.get("adversary")
+    against = f", against one {adversary}" if adversary else ""
+    unit = f"a training sample in all steps, delta {private.get('delta')}{against}"
+    return Claim(max(spent.values()), unit=unit)
 
 
 def _of_muffliato(run: Run) -> Claim:

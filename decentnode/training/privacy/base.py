@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from decentnode.datasets.base import Batch, Samples
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.correlation import Matrix, Strategy, Workload
-from decentnode.training.privacy.edges import Edges, EdgeShare
+from decentnode.training.privacy.edges import Decor, EdgeShare
 from decentnode.training.privacy.pipeline import Release
 
 History = list[tuple[float, float, int]]
@@ -40,6 +40,11 @@ class PrivacyPlan:
     """How their noise hangs together, and which samples they may use; None: nothing does, and all."""
     edges: EdgeShare | None = None
     """Their noise, where part of it cancels, and `noise` is what protects as much alone; None: none does."""
+
+    @property
+    def for_trial(self) -> "PrivacyPlan":
+        """The plan of steps without neighbors and without a number of steps, to try a network with."""
+        return replace(self, strategy=None, edges=None)
 
     @property
     def period(self) -> int:
@@ -153,7 +158,7 @@ class Privacy(ABC):
         """
 
     @property
-    def edges(self) -> Edges | None:
+    def edges(self) -> Decor | None:
         """How noise cancels over edges; None: it does not."""
         return None
 

@@ -25,7 +25,7 @@ from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import CORRELATIONS
 from decentnode.core.rng import RandomSource
 from decentnode.core.state import Stateful
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.options import Positive
 
 Matrix = NDArray[np.float64]
@@ -34,8 +34,9 @@ Workload = Callable[[], Matrix]
 number, squared and added up over nodes and steps."""
 Band = Positive | Literal["auto", "dense"]
 AUTO_BAND = 16
-MOST_STEPS = 1000
-"""The most steps of which the best C is computed, which takes T^3 operations some hundred times."""
+MOST_STEPS, MOST_FACTORIZED = 5000, 1000
+"""The most steps whose sensitivity is computed, which takes T^3 / period operations, and of which the best C
+is, which takes T^3 some hundred times."""
 ZERO = 1e-12
 """An entry of so small a part of the largest is none."""
 LEAST_GAIN, MOST_TRIALS, MEMORY = 1e-11, 5000, 20
@@ -68,16 +69,15 @@ class Participation:
 
         (Choquette-Choo et al., ICML 2023, theorem 2). The bound of more steps holds for fewer, too.
         """
-        gram, found = np.zeros_like(matrix), np.zeros(len(matrix))
-        for step, row in enumerate(matrix):
-            gram += np.outer(row, row)
-            sizes = np.abs(gram)
-            of_phases = [
-                sizes[np.ix_(mine, mine)].sum()
-                for phase in np.unique(self.phases[: step + 1])
-                for mine in [np.flatnonzero(self.phases[: step + 1] == phase)]
-            ]
-            found[step] = np.sqrt(max(of_phases))
+        found = np.zeros(len(matrix))
+        for phase in np.unique(self.phases):
+            mine = np.flatnonzero(self.phases == phase)
+            gram = np.zeros((len(mine), len(mine)))
+            for step, row in enumerate(matrix[:, mine]):
+                gram += np.outer(row, row)
+                taken = np.searchsorted(mine, step, side="right")
+                found[step] = max(found[step], np.abs(gram[:taken, :taken]).sum())
+        found = np.sqrt(found)
         bounds: Matrix = np.minimum.accumulate(found[::-1])[::-1]
         return bounds
 
@@ -137,12 +137,20 @@ class Correlation(ABC):
         """
         return (steps,)
 
+    def gram(self, steps: int, workload: Workload) -> Matrix:
+        """G by which the best number of diagonals is found: by default that of a node that is alone."""
+        sums = np.tri(steps)
+        return sums.T @ sums
+
     @abstractmethod
     def matrix(self, participation: Participation, band: int, workload: Workload) -> Matrix:
         """C for such steps, lower triangular, of any size; at most `band` diagonals. Raises BadInput."""
 
     def strategy(self, participation: Participation, band: int, workload: Workload) -> Strategy:
         """C of this size: its largest column has norm 1, as that of independent noise."""
+        if participation.steps > MOST_STEPS and not participation.is_drawn:
+            what = f"at most {MOST_STEPS:,} steps of a node can be planned, not {participation.steps:,}"
+            raise BadInput.at("training.privacy", f"{what}; make fewer, or use sampling: poisson")
         matrix = self.matrix(participation, band, workload)
         return Strategy(matrix / np.sqrt((matrix**2).sum(0).max()), participation)
 
@@ -222,30 +230,40 @@ class Factorized(Banded):
     workload: Literal["graph", "alone"] = "graph"
     """Whether other nodes count: by the mixing weights of the graph, or as if the node were alone."""
 
+    def gram(self, steps: int, workload: Workload) -> Matrix:
+        return workload() if self.workload == "graph" else super().gram(steps, workload)
+
     def matrix(self, participation: Participation, band: int, workload: Workload) -> Matrix:
         steps, phases = participation.steps, participation.phases
         if band == 1 and participation.is_drawn:
             return np.eye(steps)
-        if steps > MOST_STEPS:
+        if steps > MOST_FACTORIZED:
             raise BadInput.at(
                 "training.privacy.correlation",
-                f"factorized plans at most {MOST_STEPS:,} steps of a node, not {steps:,}; make fewer, or use "
-                "square_root, which needs no plan",
+                f"factorized plans at most {MOST_FACTORIZED:,} steps of a node, not {steps:,}; make fewer, "
+                "or use square_root, which needs no plan",
             )
-        sums = np.tri(steps)
-        gram = workload() if self.workload == "graph" else sums.T @ sums
+        gram = self.gram(steps, workload)
         is_near = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps))) < band
         others = np.not_equal.outer(phases, phases) | np.eye(steps, dtype=bool)
         asked = xxhash.xxh3_128_hexdigest(gram.tobytes() + is_near.tobytes() + others.tobytes())
-        return cached(f"factor-{asked}", lambda: factor(best_gram(gram, is_near & others, phases)))
+
+        def is_of_form(kept: Matrix) -> bool:
+            is_lower = kept.shape == (steps, steps) and np.array_equal(kept, np.tril(kept))
+            return is_lower and bool(np.isfinite(kept).all()) and width_of(kept) <= band
+
+        return cached(
+            f"factor-{asked}", lambda: factor(best_gram(gram, is_near & others, phases)), is_of_form
+        )
 
 
-def cached(name: str, make: Callable[[], Matrix]) -> Matrix:
+def cached(name: str, make: Callable[[], Matrix], is_valid: Callable[[Matrix], bool]) -> Matrix:
     """What was made in an earlier run on this machine, or is made and kept for later ones."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode" / f"{name}.npy"
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, EOFError):
         kept: Matrix = np.load(path, allow_pickle=False)
-        return kept
+        if is_valid(kept):
+            return kept
     made = make()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -342,6 +360,8 @@ class CorrelatedNoise(Stateful):
     def draw(self, source: RandomSource, count: int) -> Tensor:
         """The next row, shape (count,), float64."""
         rows, are_draws = self._strategy.recurrence
+        if self.step >= len(rows):
+            raise RunFailed(f"the noise of {len(rows)} steps was planned, and this is another one")
         drawn, width = source.normal(count), self._strategy.kept
         row = rows[self.step]
         noise = row[self.step] * drawn if are_draws else drawn

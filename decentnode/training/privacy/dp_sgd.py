@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from math import ceil, sqrt
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from decentnode.training.privacy.correlation import (
     Participation,
     Workload,
 )
-from decentnode.training.privacy.edges import EdgeNoise, Edges, EdgeShare
+from decentnode.training.privacy.edges import Decor, EdgeNoise, EdgeShare
 from decentnode.training.privacy.per_example import ClippedSum
 from decentnode.training.privacy.pipeline import Pipeline, Release
 
@@ -56,7 +56,7 @@ class DpSgd(Privacy):
 
     i is over the samples of a step, each drawn with probability q = B / n; B is `batch_size` x `accumulate`,
     and n the number of the node's samples. So (epsilon, delta) bounds what all models that a node sends
-    tell about any one of its samples, whatever others do with them.
+    tell about any one of its samples, whatever others do with them; with `edges`, against one other node.
     """
 
     clip: PositiveFloat
@@ -101,7 +101,7 @@ class DpSgd(Privacy):
         if self.sampling == "shuffle" and not self.correlation.is_independent:
             raise BadInput.at(
                 "training.privacy.correlation",
-                "is for samples that come by turns; use sampling: poisson or cyclic",
+                "needs to know in which steps a sample may be; use sampling: poisson or cyclic",
             )
         if self.noise and not LEAST_GIVEN <= self.noise <= MOST_NOISE:
             raise BadInput.at(
@@ -172,7 +172,7 @@ class DpSgd(Privacy):
 
     @property
     def needs_all_rounds(self) -> bool:
-        return not self.correlation.is_independent
+        return not self.correlation.is_independent or self.sampling == "cyclic"
 
     def plan(self, size: int, expected: int, steps: Sequence[int], workload: Workload) -> PrivacyPlan:
         total = sum(steps)
@@ -196,8 +196,8 @@ class DpSgd(Privacy):
         return replace(plan, rounds=affordable)
 
     @property
-    def edges(self) -> Edges | None:
-        return self.correlation if isinstance(self.correlation, Edges) else None
+    def edges(self) -> Decor | None:
+        return cast(Decor, self.correlation) if self.correlation.has_edges else None
 
     def over_edges(
         self, plans: Sequence[PrivacyPlan], steps: Sequence[Sequence[int]], adjacency: Matrix, gram: Matrix
@@ -222,7 +222,8 @@ class DpSgd(Privacy):
         """The plan whose noise moves models least at the epsilon of the first."""
         if self.accountant == "none":
             return plans[-1]
-        epsilon, gram = self.epsilon or plans[0].epsilon, workload()
+        epsilon = self.epsilon or plans[0].epsilon
+        gram = self.correlation.gram(plans[0].steps, workload)
 
         def error(plan: PrivacyPlan) -> float:
             moved = plan.strategy.error(gram) if plan.strategy else float("inf")
@@ -243,9 +244,9 @@ class DpSgd(Privacy):
             if size and band > max(1, size // expected):
                 raise BadInput.at(
                     "training.privacy.correlation",
-                    f"samples are drawn in as many groups as C has diagonals, {band}, and a node of {size} "
-                    f"samples has {size // expected} times those of a step ({expected}); lower band, or use "
-                    "sampling: cyclic",
+                    f"samples are drawn in as many groups as C has diagonals, {band}, and {size} samples "
+                    f"of a node are {size // expected} times those of a step ({expected}); use sampling: "
+                    "cyclic, or fewer diagonals",
                 )
             participation = Participation(steps, band, is_drawn=True)
             rate = min(1.0, band * expected / size) if size else 0.0
@@ -286,7 +287,8 @@ class DpSgd(Privacy):
         if noise > MOST_NOISE:
             what = f"{epsilon:g} needs noise above {MOST_NOISE:g}; allow more, or make fewer steps"
             raise BadInput.at("training.privacy.epsilon", what)
-        return noise
+        # So that epsilon, computed back, is not above by a rounding error.
+        return noise * (1 + 1e-9)
 
     def private_steps(
         self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
@@ -302,7 +304,7 @@ def moved_by(spendings: Sequence[Spending]) -> float:
 class DpSgdSteps(PrivateSteps):
     """The steps of one node by DP-SGD, and what they have spent."""
 
-    state: ClassVar = ("history", "source", "correlated")
+    state: ClassVar = ("history", "source", "noise")
 
     def __init__(
         self, dp_sgd: DpSgd, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard,
@@ -317,14 +319,14 @@ class DpSgdSteps(PrivateSteps):
             if dp_sgd.sampling == "shuffle"
             else PoissonBatches(shard, batch_size, plan.rate, source=self.source, period=plan.period)
         )
-        self.correlated: CorrelatedNoise | EdgeNoise | None = None
+        self.noise: CorrelatedNoise | EdgeNoise | None = None
         """The noise of the steps, in units of that of the plan; None: independent draws."""
         self._deviation = plan.noise * dp_sgd.clip
         if plan.edges is not None:
-            self.correlated = EdgeNoise(plan.edges, shard.rank, shard.seed if seeded else None)
+            self.noise = EdgeNoise(plan.edges, shard.rank, shard.seed if seeded else None)
             self._deviation = dp_sgd.clip
         elif plan.strategy is not None:
-            self.correlated = CorrelatedNoise(plan.strategy, vector.layout.dtype)
+            self.noise = CorrelatedNoise(plan.strategy, vector.layout.dtype)
         self.history = [(rate, noise, steps) for rate, noise, steps in plan.before]
         self._dp_sgd = dp_sgd
         self._plan = plan
@@ -335,11 +337,11 @@ class DpSgdSteps(PrivateSteps):
         self._is_spent = False
 
     def handshake(self) -> bytes:
-        return self.correlated.handshake() if isinstance(self.correlated, EdgeNoise) else b""
+        return self.noise.handshake() if isinstance(self.noise, EdgeNoise) else b""
 
     def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
-        if isinstance(self.correlated, EdgeNoise):
-            self.correlated.receive_handshakes(handshakes)
+        if isinstance(self.noise, EdgeNoise):
+            self.noise.receive_handshakes(handshakes)
 
     def begin(self, steps: int) -> int:
         budget = self._dp_sgd.epsilon
@@ -362,8 +364,8 @@ class DpSgdSteps(PrivateSteps):
         if self._plan.noise:
             drawn = (
                 self.source.normal(parameters)
-                if self.correlated is None
-                else self.correlated.draw(self.source, parameters)
+                if self.noise is None
+                else self.noise.draw(self.source, parameters)
             )
             noise = drawn.mul_(self._deviation)
             gradient.add_(noise.to(gradient.device, gradient.dtype))
@@ -380,9 +382,14 @@ class DpSgdSteps(PrivateSteps):
         return [*before, (rate, noise, steps)]
 
     @property
+    def _of_steps(self) -> History:
+        """The history without what was spent before the first step."""
+        return self.history[len(self._plan.before) :]
+
+    @property
     def _made(self) -> int:
         """How many steps the node has made."""
-        return total(self.history) - total([*self._plan.before])
+        return total(self._of_steps)
 
     def _after(self, more: int) -> float:
         """Returns epsilon after so many further steps."""
@@ -403,10 +410,12 @@ class DpSgdSteps(PrivateSteps):
         holds_by_reason = dict.fromkeys(super().doubts, True) | {
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
-            "steps were repeated after a restart, and correlated noise is accounted for once": (
-                self._plan.strategy is not None
-                and self.correlated is not None
-                and self._made != self.correlated.step
+            "steps were repeated after a restart, and planned noise is accounted for once": (
+                self._plan.strategy is not None and self.noise is not None and self._made != self.noise.step
+            ),
+            "some steps had other noise than planned": self._plan.strategy is not None
+            and any(
+                (rate, noise) != (self._plan.rate, self._plan.noise) for rate, noise, _ in self._of_steps
             ),
             f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }

@@ -1,7 +1,7 @@
 """Noise of private steps that neighbors share and that cancels in their sum."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,17 +12,20 @@ from decentnode.core.pair_keys import KeyedSource, PairKeys
 from decentnode.core.registry import CORRELATIONS
 from decentnode.core.rng import RandomSource, SeededSource
 from decentnode.core.state import Stateful
+from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat
 from decentnode.training.privacy.correlation import Independent, Matrix
 
 MOST_RATIO = 30.0
 """The largest ratio that is tried; more changes little, and its noise stays in full where an edge is lost."""
+MOST_NODES = 400
+"""The most nodes that are looked at as adversaries, which takes n^4 operations: some seconds."""
 RATIOS = (0.0, *np.geomspace(0.01, MOST_RATIO, 200).tolist())
 
 
 @CORRELATIONS.register("edges", "decor")
 @dataclass
-class Edges(Independent):
+class Decor(Independent):
     """Each edge has noise that one end adds and the other subtracts (DECOR: Allouah et al., ICML 2024).
 
     n_i = z_i + ratio sum over neighbors j of s_ij v_ij,   v_ij = v_ji, s_ij = 1 for i < j and -1 for i > j,
@@ -51,21 +54,28 @@ class Edges(Independent):
 
         `known`: nodes that tell the noise of their edges, so that these, and they, are left out; they get 1.
         """
-        rest = [i for i in range(len(adjacency)) if i not in known]
-        found = np.ones(len(adjacency))
-        found[rest] = np.diag(np.linalg.inv(self.covariance(adjacency[np.ix_(rest, rest)], ratio)))
-        return found
+        return spectrum(adjacency, known).amplification(ratio)
 
     def sensitivities(self, adjacency: Matrix, ratio: float) -> Matrix:
         """How far a sample moves what the adversary sees of each node, in deviations of its own noise."""
-        if self.adversary == "outsider":
-            worst: Matrix = self.amplification(adjacency, ratio)
-        else:
-            n = len(adjacency)
-            seen = np.array([self.amplification(adjacency, ratio, known=(a,)) for a in range(n)])
-            seen[np.eye(n, dtype=bool)] = 0.0  # a node knows its own samples
-            worst = seen.max(0) if n > 1 else np.ones(1)
-        return np.sqrt(worst)
+        return np.sqrt(self._worst(self._spectra(adjacency), ratio))
+
+    def _spectra(self, adjacency: Matrix) -> list["Spectrum"]:
+        """That of the graph, or without each node that may be the adversary. Raises BadInput."""
+        n = len(adjacency)
+        if self.adversary == "outsider" or n == 1:
+            return [spectrum(adjacency, ())]
+        if n > MOST_NODES:
+            what = f"edges looks at each node as the adversary, and {n:,} are too many (at most {MOST_NODES})"
+            raise BadInput.at("training.privacy.correlation", f"{what}; set adversary: outsider")
+        return [spectrum(adjacency, (one,)) for one in range(n)]
+
+    def _worst(self, each_spectrum: Sequence["Spectrum"], ratio: float) -> Matrix:
+        seen = np.array([one.amplification(ratio) for one in each_spectrum])
+        if len(each_spectrum) > 1:
+            seen[np.eye(len(each_spectrum), dtype=bool)] = 0.0  # a node knows its own samples
+        worst: Matrix = seen.max(0)
+        return worst
 
     def chosen_ratio(self, adjacency: Matrix, gram: Matrix) -> float:
         """The ratio of the options, or the one with the least max_i (S^-1)_ii tr(S G).
@@ -75,12 +85,39 @@ class Edges(Independent):
         if self.ratio != "auto":
             return float(self.ratio)
 
+        spectra = self._spectra(adjacency)
+
         def error(ratio: float) -> float:
-            worst = float(self.sensitivities(adjacency, ratio).max()) ** 2
+            worst = float(self._worst(spectra, ratio).max())
             return worst * float((self.covariance(adjacency, ratio) * gram).sum())
 
         best: float = min(RATIOS, key=error)
         return best
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues and eigenvectors of the Laplacian of a graph, or of what is left of it."""
+
+    nodes: int
+    left: list[int]
+    eigenvalues: Matrix
+    weights: Matrix
+    """The squares of the eigenvectors, which are columns."""
+
+    def amplification(self, ratio: float) -> Matrix:
+        """((I + ratio^2 L)^-1)_ii, shape (n,); 1 for nodes that are left out."""
+        found = np.ones(self.nodes)
+        found[self.left] = self.weights @ (1 / (1 + ratio**2 * self.eigenvalues))
+        return found
+
+
+def spectrum(adjacency: Matrix, known: Sequence[int]) -> Spectrum:
+    """That of the graph without some nodes."""
+    left = [i for i in range(len(adjacency)) if i not in known]
+    part = adjacency[np.ix_(left, left)]
+    eigenvalues, vectors = np.linalg.eigh(np.diag(part.sum(1)) - part)
+    return Spectrum(len(adjacency), left, eigenvalues.clip(0), vectors**2)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import SeededSource
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph
 from decentnode.graph.networkx_graph import from_networkx
 from decentnode.node.privacy.workload import gram_of
@@ -244,17 +244,17 @@ def test_repeated_steps_are_no_claim():
     resumed = training_of(correlation=Factorized(band=2))
     resumed.private.recover([*training.private.history])
     resumed.load_state_dict(saved)
-    reason = "steps were repeated after a restart, and correlated noise is accounted for once"
+    reason = "steps were repeated after a restart, and planned noise is accounted for once"
     assert reason in resumed.doubts and reason not in training.doubts
 
 
 @pytest.mark.parametrize(
     ("correlation", "options", "message"),
     [
-        (AntiPgd(), {}, "in as many groups as C has diagonals, 40, and a node of 200 samples has 20 times"),
-        (Factorized(band=21), {}, "lower band, or use sampling: cyclic"),
+        (AntiPgd(), {}, "in as many groups as C has diagonals, 40, and 200 samples of a node are 20 times"),
+        (Factorized(band=21), {}, "use sampling: cyclic, or fewer diagonals"),
         (Factorized(), {"sampling": "shuffle", "accountant": "none", "epsilon": None, "noise": 1.0},
-         "is for samples that come by turns; use sampling: poisson or cyclic"),
+         "needs to know in which steps a sample may be; use sampling: poisson or cyclic"),
         (Factorized(), {"steps": 1001, "sampling": "cyclic"},
          "factorized plans at most 1,000 steps of a node, not 1,001"),
         (Factorized(), {"epsilon": 1e-6, "delta": 1e-6, "sampling": "cyclic"},
@@ -264,3 +264,48 @@ def test_repeated_steps_are_no_claim():
 def test_what_cannot_be_planned_is_one_line(correlation, options, message):
     with pytest.raises(BadInput, match=message):
         plan_of(correlation, **options)
+
+
+def test_a_run_that_gets_more_rounds_later_has_no_plan_of_all():
+    for options, expected in (
+        ({}, False),
+        ({"sampling": "cyclic"}, True),
+        ({"correlation": Factorized()}, True),
+    ):
+        assert DpSgd(1.0, 1e-4, 1.0, **options).needs_all_rounds == expected
+    training = training_of(sampling="cyclic", noise=2.0)
+    run(training, 0)
+    training.private.history = [(1.0, 3.0, 2), *training.private.history]
+    assert "some steps had other noise than planned" in training.doubts
+
+
+def test_a_budget_is_not_lost_to_rounding():
+    for epsilon in (1.0, 2.0, 3.0, 8.0):
+        for steps in (5, 8, 20):
+            plan = plan_of(Independent(), sampling="cyclic", epsilon=epsilon, delta=1e-6, steps=steps)
+            assert plan.epsilon <= epsilon and plan.rounds == steps
+
+
+def test_a_step_beyond_the_plan_is_refused():
+    noise = CorrelatedNoise(SquareRoot().strategy(CYCLES, 4, lambda: gram(STEPS)), torch.float32)
+    for _ in range(STEPS):
+        noise.draw(SeededSource(1, 0), 2)
+    with pytest.raises(RunFailed, match="the noise of 20 steps was planned"):
+        noise.draw(SeededSource(1, 0), 2)
+
+
+def test_the_workload_of_a_node_alone_needs_no_graph():
+    def unknown():
+        raise BadInput("the weights depend on the run")
+
+    dp_sgd = DpSgd(1.0, 1e-4, 1.0, correlation=Factorized(workload="alone"))
+    assert dp_sgd.plan(200, 10, (1,) * 20, unknown).strategy is not None
+    assert DpSgd(1.0, 1e-4, 1.0, correlation=SquareRoot()).plan(200, 10, (1,) * 20, unknown).period in (
+        1,
+        2,
+        4,
+        8,
+        16,
+    )
+    with pytest.raises(BadInput, match="depend on the run"):
+        DpSgd(1.0, 1e-4, 1.0, correlation=Factorized()).plan(200, 10, (1,) * 20, unknown)

@@ -18,7 +18,7 @@ from decentnode.node.privacy.network_accountant import account
 from decentnode.node.privacy.workload import edges_of, gram_of
 from decentnode.sharing.blocks.network_privacy import gaussian_epsilon
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
-from decentnode.training.privacy.edges import EdgeNoise, Edges, EdgeShare
+from decentnode.training.privacy.edges import Decor, EdgeNoise, EdgeShare
 from tests.support.in_process import Nodes
 
 GRAPHS_OF_PAPER = {
@@ -36,7 +36,7 @@ by the code of Allouah et al. (2024)."""
 @pytest.mark.parametrize("name", GRAPHS_OF_PAPER)
 def test_epsilon_is_that_of_the_authors(name):
     graph, divergence, epsilon = GRAPHS_OF_PAPER[name]
-    edges, adjacency = Edges(adversary="outsider"), networkx.to_numpy_array(graph, weight=None)
+    edges, adjacency = Decor(adversary="outsider"), networkx.to_numpy_array(graph, weight=None)
     far = edges.sensitivities(adjacency, 2 / 0.3).max() / 0.3
     # A replaced user moves by two clipping norms.
     found = (2 * far) ** 2 / 2
@@ -50,7 +50,7 @@ def test_epsilon_is_that_of_the_authors(name):
     left = np.linalg.inv(0.3**2 * np.eye(n - 1) + 2**2 * (np.diag(others.sum(1)) - others))
     seen = edges.amplification(adjacency, 2 / 0.3, known=(1,)) / 0.3**2
     assert np.delete(seen, 1) == pytest.approx(np.diag(left), rel=1e-9)
-    assert Edges().sensitivities(adjacency, 2 / 0.3).max() >= 0.3 * far
+    assert Decor().sensitivities(adjacency, 2 / 0.3).max() >= 0.3 * far
     assert edges.sensitivities(adjacency, 0.0) == pytest.approx(1)
 
 
@@ -59,7 +59,7 @@ def test_the_ratio_is_the_best_of_its_form():
     for name, ratio, value in (("ring", 0.9810, 1.989356),):
         graph = WeightedGraph(GRAPHS.find(name)(nodes=8), MetropolisHastings())
         adjacency, gram = edges_of(graph, [[1]] * 8)
-        edges = Edges(adversary="outsider")
+        edges = Decor(adversary="outsider")
         found = edges.chosen_ratio(adjacency, gram)
         assert found**2 == pytest.approx(ratio, rel=0.1)
         worst = edges.amplification(adjacency, found).max()
@@ -68,7 +68,7 @@ def test_the_ratio_is_the_best_of_its_form():
     complete = edges_of(
         WeightedGraph(GRAPHS.find("fully_connected")(nodes=6), MetropolisHastings()), [[1]] * 6
     )
-    assert Edges(adversary="outsider").chosen_ratio(*complete) == 30
+    assert Decor(adversary="outsider").chosen_ratio(*complete) == 30
     ring = WeightedGraph(GRAPHS.find("ring")(nodes=6), MetropolisHastings())
     steps = [2, 0, 3, 1]
     assert np.trace(edges_of(ring, [steps] * 6)[1]) == pytest.approx(
@@ -92,7 +92,7 @@ def test_noise_of_edges_cancels_in_the_sum(seed):
     for noise in rounds:
         own = sum(0.5 * source.normal(count) for source in again)
         assert torch.allclose(noise.sum(0), own, atol=1e-12, rtol=0)
-        expected = 0.25 * Edges().covariance(adjacency, 3.0)
+        expected = 0.25 * Decor().covariance(adjacency, 3.0)
         assert np.cov(noise.numpy()) == pytest.approx(expected, abs=0.35)
     assert abs(np.corrcoef(rounds[0][1], rounds[1][1])[0, 1]) < 0.06
 
@@ -146,7 +146,7 @@ def test_a_run_has_what_cancels_and_claims_what_is_left(tmp_path):
     assert torch.equal(straight.models, resumed.models)
     secure = nodes_in(tmp_path / "secure", given).begin().run(0, 2)
     adjacency = networkx.to_numpy_array(networkx.cycle_graph(5))
-    far = Edges().sensitivities(adjacency, 1.5)[0]
+    far = Decor().sensitivities(adjacency, 1.5)[0]
     spending = Spending(6 / 30, 2.0 / far, 4)
     assert secure.nodes[0].local_steps.epsilon == pytest.approx(
         ACCOUNTANTS["rdp"].epsilon([spending], 1e-4), rel=1e-9
@@ -164,6 +164,13 @@ def test_the_network_accountant_knows_who_knows_the_noise_of_edges():
     assert alone.proven[2, 0] < found.local[2] and found.proven[0, 1] < independent.proven[0, 1]
     assert found.central == pytest.approx(independent.central)
     assert gaussian_epsilon(0.0, 1e-5) == 0
+    silent = experiment_of("edges", **{"training.privacy.noise": 0.0, "training.privacy.epsilon": None})
+    assert np.isinf(account(silent.settings).local).all()
+    # Nodes of 31 and 30 samples with fixed batches: their noises do not simply add up.
+    fixed = {"dataset.train_size": 152, "training.privacy.sampling": "cyclic"}
+    uneven = account(experiment_of("independent", **fixed).settings)
+    assert uneven.central == uneven.local
+    assert any("nodes differ in steps or batches" in note for note in uneven.notes)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +180,8 @@ def test_the_network_accountant_knows_who_knows_the_noise_of_edges():
          "edges needs an undirected graph that does not change"),
         ({"training.steps_per_round": [2, 2, 2, 2, 3]},
          "rank 4 makes others than rank 0; set training.steps_per_round"),
+        ({"dataset.train_size": 152, "training.privacy.sampling": "cyclic"},
+         "edges needs equally many samples in a step of each node, and they have"),
         ({"failures.restart.attempts": 1},
          "failures.restart.attempts: a node that comes later lacks the keys"),
     ],
