@@ -150,6 +150,12 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
         axes.annotate("none", (nowhere, 0.02), xycoords=("data", "axes fraction"), ha="center", color=PALE)
     if panel.is_logarithmic:
         plain_numbers(axes.xaxis, *axes.get_xlim())
+    if len(known) < len(panel.points):
+        # Numbers right of all points would be those of variants without one.
+        both = (*axes.get_xticks(), *axes.get_xticks(minor=True))
+        ticks = [tick for tick in both if axes.get_xlim()[0] <= tick <= right] or [right]
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
     front = sorted((known[label][0], known[label][2]) for label in panel.front if label in known)
     if front:
         xs, ys = zip(*front, strict=True)
