@@ -70,6 +70,8 @@ def _base_of(document: Document) -> Path | None:
             if shipped := find_config(given):
                 return shipped
             near = near_config(given, Path(document.file).resolve().parent) or near_file(str(found))
+            if find_config(Path(given).stem):
+                near = f"; a configuration of this name is shipped: extends: {Path(given).stem}"
             document.add(key, f"no such file: {found}{near}")
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
         document.add(key, f"no usable path: {quoted(given)}: {error}")

@@ -29,6 +29,7 @@ from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import is_on_cpu
 from decentnode.node.late_imports import import_compiler, import_for_nodes
+from decentnode.node.privacy.notices import notices_of
 
 
 def run_here(
@@ -66,7 +67,7 @@ def run_here(
             print(line, file=sys.stderr)
         begun = resume_plan.run_dir if resume_plan else None
         experiment = Experiment.from_settings(settings, dataset, begun)
-        for line in experiment.samples.dataset.notices:
+        for line in (*experiment.samples.dataset.notices, *notices_of(experiment)):
             print(line, file=sys.stderr)
         import_for_nodes(settings)
         if dry_round.is_needed(settings):

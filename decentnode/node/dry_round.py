@@ -29,7 +29,6 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.factory import NodeFactory, is_on_cpu, settings_on_cpu
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
-from decentnode.node.privacy.plans import described, doubts_of
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import AveragedBuffers
@@ -93,10 +92,6 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
 def findings(experiment: Experiment, saves: bool = False) -> Findings:
     """Runs everything up to the first error; changes global state of plug-ins."""
     result = Findings()
-    if experiment.privacy:
-        reasons = doubts_of(experiment.graph.graph, experiment.samples.dataset)
-        result.notices += [f"training.privacy: no claim of epsilon: {reason}" for reason in reasons]
-        result.notices += described(experiment.privacy, experiment.network)
     try:
         nodes = DryNodes(experiment)
         nodes.train()

@@ -7,9 +7,9 @@ import pytest
 from decentnode.datasets.base import NORMALIZATION
 from decentnode.errors import BadInput
 from decentnode.launcher.report.final_lines import _privacy
-from decentnode.node.dry_round import findings
 from decentnode.node.experiment import Experiment
 from decentnode.node.privacy.network_accountant import account
+from decentnode.node.privacy.notices import notices_of
 from tests.support.in_process import Nodes
 
 BEFORE = "computed from training samples before the steps, without noise"
@@ -95,7 +95,7 @@ def test_what_was_computed_from_samples_before_the_steps_leaves_no_claim(tmp_pat
     )
     tried = experiment(tmp_path, *overrides)
     reasons = [] if reason is None else [f"{BEFORE}: {reason}"]
-    assert findings(tried).notices == [f"training.privacy: no claim of epsilon: {line}" for line in reasons]
+    assert notices_of(tried) == [f"training.privacy: no claim of epsilon: {line}" for line in reasons]
     nodes = Nodes(tried, tmp_path / "run")
     for node in nodes.nodes:
         assert [*node.training.private.doubts] == reasons

@@ -153,6 +153,10 @@ def closing_lines(
         # A target that is reached in the last round leaves no round to continue with.
         has_more = is_at_target and target["last_round"] + 1 < summary["rounds"]
         overrides = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
+        gets_more = (summary.get("privacy") or {}).get("gets_more_rounds", True)
+        if not (has_more or gets_more):
+            yield "results", str(run_dir)
+            return
         resume = shlex.join(["decentnode", "resume", str(run_dir), *overrides])
         resume = f"{repetition}, with {' '.join(overrides)}" if repetition else resume
         yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
@@ -221,7 +225,9 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         at = f"delta {privacy['delta']:g} by accountant {privacy['accountant']}"
         correlation = privacy.get("correlation", "independent")
         against = f" against one {privacy['adversary']}" if "adversary" in privacy else ""
-        noise = "" if correlation == "independent" else f", with {correlation} noise{against}"
+        is_plain = privacy.get("diagonals") == 1 or privacy.get("ratio") == 0
+        kind = f"{correlation} noise that is independent here" if is_plain else f"{correlation} noise"
+        noise = "" if correlation == "independent" else f", with {kind}{against}"
         yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}{noise}"
     if privacy["planned_rounds"] > summary["rounds"]:
         planned = privacy["planned_rounds"]

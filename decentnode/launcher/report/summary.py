@@ -19,7 +19,7 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
-from decentnode.node.privacy.plans import pipeline_of
+from decentnode.node.privacy.plans import noise_of, pipeline_of
 from decentnode.options import ENDLESS
 
 NOTHING: Counter[str] = Counter()
@@ -139,6 +139,8 @@ def _privacy(
             doubts.setdefault(reason, []).append(rank)
     return {
         **described,
+        **noise_of(experiment.privacy),
+        "gets_more_rounds": not plugin.make().needs_all_rounds,
         "planned_rounds": experiment.planned_rounds,
         "epsilon": {str(rank): end.epsilon for rank, end in finished.items() if end.epsilon is not None},
         "no_claim": doubts,

@@ -1,7 +1,7 @@
 """The private steps of all nodes, planned before the first round."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from decentnode.config.settings import Settings
-from decentnode.core.text import counted, readable_bytes
+from decentnode.core.text import readable_bytes
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
@@ -18,6 +18,7 @@ from decentnode.node.privacy.workload import edges_of, gram_of
 from decentnode.node.run_samples import RunSamples
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.base import Privacy, PrivacyPlan
+from decentnode.training.privacy.correlation import width_of
 from decentnode.training.settings import BATCH_SIZE
 
 
@@ -77,13 +78,13 @@ def kept_bytes(plans: Sequence[PrivacyPlan], network: nn.Module) -> int:
     return sum(plan.strategy.kept * each for plan in plans if plan.strategy is not None)
 
 
-def described(plans: Sequence[PrivacyPlan], network: nn.Module) -> Iterator[str]:
-    """A line about the noise that nodes keep, if they keep any."""
-    if widths := {plan.strategy.kept for plan in plans if plan.strategy is not None} - {0}:
-        most, steps = max(widths), max(plan.steps for plan in plans)
-        kept = readable_bytes(kept_bytes(plans, network))
-        vectors = counted(most, "vector of noise", "vectors of noise")
-        yield f"training.privacy.correlation: each node keeps {vectors} for its {steps} steps, {kept} in all"
+def noise_of(plans: Sequence[PrivacyPlan]) -> dict[str, Any]:
+    """What was chosen for correlated noise: the most `diagonals` of C, or the `ratio` of noise of edges."""
+    shares = [plan.edges for plan in plans if plan.edges is not None]
+    if shares:
+        return {"ratio": shares[0].edge / shares[0].own if shares[0].own else 0.0}
+    widths = [width_of(plan.strategy.matrix) for plan in plans if plan.strategy is not None]
+    return {"diagonals": max(widths)} if widths else {}
 
 
 def doubts_of(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:

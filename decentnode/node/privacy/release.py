@@ -115,8 +115,13 @@ class Released:
             return replace(samples, inputs=samples.inputs[:, inputs], mean=mean, std=std)
 
         standardized = dataset.standardized
+        line = (
+            f"training.privacy.pipeline: {len(private & {*kept})} of {len(private)} categories are frequent "
+            "enough to be released; a larger epsilon_share, or `values` of the columns, keep more"
+        )
         return replace(
-            dataset.changed(select), shape=(len(kept),), names=tuple(dataset.names[index] for index in kept),
+            dataset.changed(select), notices=(*dataset.notices, line), shape=(len(kept),),
+            names=tuple(dataset.names[index] for index in kept),
             standardized=None if standardized is None else standardized[inputs], categories={},
         )  # fmt: skip
 

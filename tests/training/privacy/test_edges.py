@@ -15,6 +15,8 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.experiment import Experiment
 from decentnode.node.privacy.network_accountant import account
+from decentnode.node.privacy.notices import notices_of
+from decentnode.node.privacy.plans import noise_of
 from decentnode.node.privacy.workload import edges_of, gram_of
 from decentnode.sharing.blocks.network_privacy import gaussian_epsilon
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
@@ -189,3 +191,19 @@ def test_the_network_accountant_knows_who_knows_the_noise_of_edges():
 def test_what_edges_cannot_do_is_one_line(changes, message):
     with pytest.raises(BadInput, match=message):
         experiment_of("edges", **copy.deepcopy(changes))
+
+
+def test_what_was_chosen_is_said_before_and_after():
+    """So that independent noise is not taken for another one."""
+    key = "training.privacy.correlation"
+    plain, far = (experiment_of({"name": "edges", "ratio": ratio}) for ratio in (0, 1.5))
+    assert notices_of(plain)[-1] == f"{key}: noise of edges is 0 times that of nodes (independent noise)"
+    assert noise_of(far.privacy) == {"ratio": 1.5}
+    one, several = (experiment_of({"name": "factorized", "band": band}) for band in (1, 3))
+    assert notices_of(one)[-1].startswith(f"{key}: C has 1 diagonal (independent noise); each node keeps 0 ")
+    assert notices_of(several)[-1].startswith(
+        f"{key}: C has 3 diagonals; each node keeps 2 vectors of noise, "
+    )
+    assert (
+        noise_of(several.privacy) == {"diagonals": 3} and noise_of(experiment_of("independent").privacy) == {}
+    )
