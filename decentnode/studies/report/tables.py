@@ -66,10 +66,12 @@ def main_table(study: Study, target: float) -> Table:
         notes.append(f"Test sets: another one for each seed{which}, so intervals also hold how these differ.")
     if any(run.judged_by.is_of_validation for variant in study.compared for run in variant.finished):
         notes.append(f"Best: at the evaluation with the best {headline.name} on the validation samples.")
-    for variant, claim in zip(study.compared, claims, strict=True):
-        if "epsilon" in headings:
-            about = f"of {claim.unit}" if claim.unit else f"none is claimed: {claim.reason}"
-            notes.append(f"Epsilon, {variant.name}: {about}.")
+    if "epsilon" in headings:
+        by_unit: dict[str, list[str]] = {}
+        for variant, claim in zip(study.compared, claims, strict=True):
+            about = f"of {claim.unit}" if claim.unit else f"none is claimed, {claim.reason}"
+            by_unit.setdefault(about, []).append(variant.name)
+        notes += [f"Epsilon {about}: {', '.join(names)}." for about, names in by_unit.items()]
     runs = [run for variant in study.compared for run in variant.finished if run.rows]
     if over := dict.fromkeys(run.rows[-1].mean_over for run in runs if run.rows[-1].mean_over):
         notes.append(f"The value of a run is the mean over {' or '.join(over)}.")
@@ -92,12 +94,17 @@ def main_table(study: Study, target: float) -> Table:
 
 def pipeline_table(study: Study) -> Table:
     """What private steps of each variant presuppose of samples, by the first run that has finished."""
-    rows = []
+    by_row: dict[tuple[str, str, str], list[str]] = {}
     for variant in study.compared:
         private = next((run.summary.get("privacy") for run in variant.finished), None) or {}
         for row in private.get("pipeline") or ():
             epsilon = UNKNOWN if row["epsilon"] is None else f"{row['epsilon']:.3g}"
-            rows.append([Cell(variant.name), Cell(row["what"]), Cell(row["how"]), Cell(epsilon)])
+            by_row.setdefault((row["what"], row["how"], epsilon), []).append(variant.name)
+    private_names = {name for names in by_row.values() for name in names}
+    rows = []
+    for cells, names in by_row.items():
+        whose = "all with private steps" if len(names) == len(private_names) > 1 else ", ".join(names)
+        rows.append([Cell(whose), *map(Cell, cells)])
     return Table(
         "before private steps",
         ["variant", "what", "how", "epsilon by itself"],
