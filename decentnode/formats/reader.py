@@ -239,7 +239,8 @@ def machine_parts(directory: StrPath) -> list[Path]:
 def check_run(run_dir: StrPath, more: str = "") -> None:
     """Raises BadInput if that is not the directory of a run; `more` is what else it could have been."""
     if not os.path.isfile(Path(run_dir) / "config.yaml"):  # noqa: PTH113 - a path may also be too long, or not ours
-        if not more and any(Path(run_dir).glob("**/seed-*/config.yaml")):
+        is_folder = os.path.isdir(run_dir)  # noqa: PTH112 - as above
+        if not more and is_folder and any(Path(run_dir).glob("**/seed-*/config.yaml")):
             more = "; it is that of a study: use decentnode report, compare or frontier"
         raise BadInput(f"{run_dir}: not the directory of a run (it has no config.yaml){more}")
 
