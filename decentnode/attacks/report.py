@@ -21,7 +21,7 @@ COLUMNS = {
     "accuracy": "accuracy", "chance": "chance", "l1_error": "L1",
 }  # fmt: skip
 NETWORK_COLUMNS = {
-    "hops": "hops", "exact": "exact", "relative_error": "error", "deviations": "in devs", "auc": "AUC",
+    "hops": "hops", "solvable": "solvable", "relative_error": "error", "deviations": "in devs", "auc": "AUC",
     "auc_bound": "AUC <=", "accuracy": "accuracy", "chance": "chance", "f1": "F1", "ssim": "SSIM",
     "psnr": "PSNR",
 }  # fmt: skip
@@ -76,7 +76,7 @@ def report(run: Path, overrides: Sequence[str], with_its_code: bool = False) -> 
 
 def columns_of(result: AttackResult) -> dict[str, str]:
     """The measures that the row of a result has, with their titles."""
-    is_of_network = any(value is not None for value in (result.exact, result.hops, result.f1))
+    is_of_network = any(value is not None for value in (result.solvable, result.hops, result.f1))
     return NETWORK_COLUMNS if is_of_network else COLUMNS
 
 

@@ -10,7 +10,7 @@ from decentnode.errors import BadInput
 from decentnode.formats.reader import StrPath
 
 ATTACKS_FILE = "attacks.jsonl"
-MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "exact", "f1")
+MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "solvable", "f1")
 """The larger, the more an adversary has learned."""
 
 
@@ -39,8 +39,9 @@ class AttackResult(msgspec.Struct, kw_only=True):
     """The accuracy of guessing."""
     l1_error: float | None = None
     """The sum of absolute errors of a distribution, from 0 to 2."""
-    exact: int | None = None
-    """The number of updates of a victim that are known exactly; of all victims together: of nodes."""
+    solvable: int | None = None
+    """The number of updates of a victim that the messages determine, if what the attack assumes holds; of all
+    victims together: of nodes."""
     relative_error: float | None = None
     """The norm of the error over that of the truth, where the truth is recorded."""
     deviations: float | None = None

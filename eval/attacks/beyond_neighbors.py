@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=[*CASES], metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[0], help="the party (default: 0)")
     arguments = parser.parse_args()
-    print(f"{'case':<20} {'hops':>5} {'nodes':>6} {'exact':>6}" + TITLES)
+    print(f"{'case':<20} {'hops':>5} {'nodes':>6} {'solved':>6}" + TITLES)
     for case in arguments.cases:
         for line in lines(case, results_of(case, arguments.ranks)):
             print(line, flush=True)
@@ -78,8 +78,8 @@ def lines(case: str, found: list[AttackResult]) -> Iterator[str]:
             mean([r.relative_error for r in solved], "9.3f"), mean([r.deviations for r in solved], "9.2f"),
             mean([r.auc for r in near], "7.3f"), mean([r.auc_bound for r in near], "7.3f"),
         ]  # fmt: skip
-        exact = sum(bool(result.exact) for result in solved)
-        yield f"{case:<20} {hops or '-':>5} {len(solved):>6} {exact:>6} " + " ".join(cells)
+        solvable = sum(bool(result.solvable) for result in solved)
+        yield f"{case:<20} {hops or '-':>5} {len(solved):>6} {solvable:>6} " + " ".join(cells)
 
 
 def mean(values: Sequence[float | None], form: str) -> str:

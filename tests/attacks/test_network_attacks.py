@@ -244,17 +244,17 @@ def averaged(tmp_path_factory):
 def test_nodes_are_known_hop_by_hop_and_by_coalitions_sooner(averaged):
     experiment, folder = averaged
     results = [*attacked(experiment, folder, passive(experiment)[:1])]
-    known = {t: {r.victim for r in results if r.round == t and r.victim and r.exact} for t in range(3)}
+    known = {t: {r.victim for r in results if r.round == t and r.victim and r.solvable} for t in range(3)}
     assert known == {0: {1, 5}, 1: {1, 2, 4, 5}, 2: {1, 2, 3, 4, 5}}
-    assert [r.exact for r in results if r.victim is None] == [2, 4, 5]
+    assert [r.solvable for r in results if r.victim is None] == [2, 4, 5]
     errors = {(r.round, r.victim): r.relative_error for r in results}
     assert all((errors[t, v] < 1e-5) == (v in known[t]) for t in range(3) for v in range(1, 6))
     assert {r.victim: r.hops for r in results if r.victim} == {1: 1, 2: 2, 3: 3, 4: 2, 5: 1}
     two = Reconstruction(ranks=(0, 3), unknowns="models", every=1)
-    assert [r.exact for r in attacked(experiment, folder, [two]) if r.victim is None] == [4, 4, 4]
+    assert [r.solvable for r in attacked(experiment, folder, [two]) if r.victim is None] == [4, 4, 4]
     # Each update has unknowns of its own: only the first ones of neighbors, and what follows from them.
     free = results_of(experiment, folder, Reconstruction(ranks=(0,), unknowns="updates"))
-    assert [free[v].exact for v in range(1, 6)] == [1, 0, 0, 0, 1] and free[None].exact == 0
+    assert [free[v].solvable for v in range(1, 6)] == [1, 0, 0, 0, 1] and free[None].solvable == 0
 
 
 def test_edges_are_found_from_models_alone(averaged):
@@ -276,7 +276,7 @@ def test_an_image_three_hops_away_is_seen(tmp_path):
     attack = "{name: reconstruction, ranks: [0], victims: [3], invert: dlg}"
     experiment = transcribed(tmp_path, ["rounds=4", "dataset.train_size=6"], attack)
     of_update, image, together = attacked(experiment, tmp_path, passive(experiment)[:1])
-    assert (of_update.hops, of_update.exact, together.exact) == (3, 1, 5)
+    assert (of_update.hops, of_update.solvable, together.solvable) == (3, 1, 5)
     assert of_update.relative_error < 0.05
     assert image.attack == "reconstruction_dlg" and image.victim == image.hops == 3 and image.ssim > 0.9
 
@@ -285,12 +285,12 @@ def test_muffliato_gives_what_the_accountant_says(tmp_path):
     sharing = "sharing={name: muffliato, noise: 1.0, clip: 0.01, steps: 2}"
     attack = "{name: reconstruction, ranks: [0], unknowns: updates}"
     experiment = transcribed(tmp_path, ["rounds=1", sharing], attack)
-    assert results_of(experiment, tmp_path)[None].exact == 4
+    assert results_of(experiment, tmp_path)[None].solvable == 4
     for ranks, known in (((0,), {1, 2, 4, 5}), ((0, 1), {2, 3, 4, 5})):
         fixed = account(experiment.settings, 1e-5, colluders=ranks).fixed[:, 0]
         exact = results_of(experiment, tmp_path, Reconstruction(ranks=ranks))
         told = results_of(experiment, tmp_path, Reconstruction(ranks=ranks, knows_others=True))
-        assert {victim for victim, r in exact.items() if victim and r.exact} == known
+        assert {victim for victim, r in exact.items() if victim and r.solvable} == known
         for victim in {*range(6)} - {*ranks}:
             mu = math.sqrt(2) * NormalDist().inv_cdf(told[victim].auc_bound)
             assert math.isclose(gaussian_epsilon(mu, 1e-5), fixed[victim], abs_tol=1e-4)
@@ -308,7 +308,7 @@ def test_private_steps_give_less_than_is_proven(tmp_path):
     attack = "{name: reconstruction, ranks: [0], unknowns: updates}"
     experiment = transcribed(tmp_path, ["rounds=4", private], attack)
     results = results_of(experiment, tmp_path)
-    assert [results[v].exact for v in range(1, 6)] == [1, 0, 0, 0, 1]
+    assert [results[v].solvable for v in range(1, 6)] == [1, 0, 0, 0, 1]
     for ranks in ((0,), (0, 2)):
         proven = account(experiment.settings, 1e-3, colluders=ranks).proven[:, 0]
         told = results_of(experiment, tmp_path, Reconstruction(ranks=ranks, knows_others=True))
@@ -325,9 +325,9 @@ def test_secure_aggregation_hides_neighbors_but_not_over_rounds(tmp_path):
     attack = "{name: reconstruction, ranks: [0], unknowns: models}"
     experiment = transcribed(tmp_path, ["rounds=4", sharing], attack, first=FIRST)
     alone = results_of(experiment, tmp_path)
-    assert [alone[v].exact for v in range(1, 6)] == [0, 0, 1, 0, 0] and alone[3].relative_error < 1e-3
+    assert [alone[v].solvable for v in range(1, 6)] == [0, 0, 1, 0, 0] and alone[3].relative_error < 1e-3
     two = results_of(experiment, tmp_path, Reconstruction(ranks=(0, 2), unknowns="models"))
-    assert two[None].exact == 4 and max(two[v].relative_error for v in (1, 3, 4, 5)) < 1e-3
+    assert two[None].solvable == 4 and max(two[v].relative_error for v in (1, 3, 4, 5)) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_what_is_imprecise_is_estimated_alone(tmp_path, sharing, graph):
     attack = "{name: reconstruction, ranks: [0], unknowns: models}"
     experiment = transcribed(tmp_path, ["rounds=3", f"sharing={sharing}"], attack, graph=graph, first=FIRST)
     results = results_of(experiment, tmp_path)
-    assert results[None].exact == 0 and all(results[v].exact == 0 for v in range(1, 6))
+    assert results[None].solvable == 0 and all(results[v].solvable == 0 for v in range(1, 6))
     errors = [results[v].relative_error for v in range(1, 6)]
     assert all(0.05 < error < 5 for error in errors), errors
     if "zip_dl" in sharing:
@@ -373,7 +373,7 @@ def test_what_was_not_recorded_is_said_before_the_start(averaged, tmp_path):
         results_of(experiment, tmp_path, Reconstruction(ranks=(0,)))
     path.write_text("".join(lines))
     results = results_of(experiment, tmp_path, Reconstruction(ranks=(0,), unknowns="models"))
-    assert results[4].exact == 1 and results[4].relative_error is None
+    assert results[4].solvable == 1 and results[4].relative_error is None
     with pytest.raises(BadInput, match="knows_others needs updates whose noise is known"):
         next(attacked(experiment, tmp_path, [Reconstruction(ranks=(0,), knows_others=True)]))
 

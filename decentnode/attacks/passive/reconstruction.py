@@ -148,7 +148,7 @@ class Reconstruction(PassiveAttack):
                 continue
             result = AttackResult(
                 attack=name_of(self), adversary=self.adversary, victim=victim, round=t,
-                exact=int(is_exact[place].sum()), hops=hops.get(victim),
+                solvable=int(is_exact[place].sum()), hops=hops.get(victim),
             )  # fmt: skip
             estimate, true = estimates[place], truth.get(victim)
             if protection is not None and bounds is not None:
@@ -175,7 +175,7 @@ class Reconstruction(PassiveAttack):
                     result.deviations = float(np.sqrt(np.mean(error**2))) / noise
             yield result
             inversion = self._inversion((victim,))
-            if inversion is not None and result.exact:
+            if inversion is not None and result.solvable:
                 start = scene.initial.float()
                 model = start + torch.from_numpy(estimate[0]).float()
                 for image in inversion.attack(scene, Sight(0, {victim: model}, {victim: start})):
@@ -183,7 +183,7 @@ class Reconstruction(PassiveAttack):
                     yield msgspec.structs.replace(image, attack=name, round=t, hops=result.hops)
         yield AttackResult(
             attack=name_of(self), adversary=self.adversary, victim=None, round=t,
-            exact=int(is_exact.all(1).sum()),
+            solvable=int(is_exact.all(1).sum()),
         )  # fmt: skip
 
     def _solved(

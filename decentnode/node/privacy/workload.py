@@ -46,7 +46,7 @@ def gram_of(weighted_graph: WeightedGraph, steps: Sequence[int]) -> Matrix:
 def _products(weighted_graph: WeightedGraph, rounds: int) -> Iterator[Matrix]:
     """For r = 0, ..., rounds: <W_(r-1) ... W_a, W_(r-1) ... W_b>, shape (r + 1, r + 1), for a, b <= r."""
     graph, n = weighted_graph.graph, weighted_graph.num_nodes
-    if graph.is_negotiated or graph.needs_service or graph.needs_labels:
+    if graph.is_negotiated or graph.needs_service:
         what = "needs mixing weights that are known before the start, not such as depend on the run"
         raise BadInput.at("training.privacy.correlation", f"factorized {what}; set workload: alone")
     is_static = weighted_graph.static

@@ -61,7 +61,7 @@ class Decor(Independent):
         return np.sqrt(self._worst(self._spectra(adjacency), ratio))
 
     def _spectra(self, adjacency: Matrix) -> list["Spectrum"]:
-        """That of the graph, or without each node that may be the adversary. Raises BadInput."""
+        """Returns the spectrum of the graph, or one without each possible adversary; raises BadInput."""
         n = len(adjacency)
         if self.adversary == "outsider" or n == 1:
             return [spectrum(adjacency, ())]
@@ -113,7 +113,7 @@ class Spectrum:
 
 
 def spectrum(adjacency: Matrix, known: Sequence[int]) -> Spectrum:
-    """That of the graph without some nodes."""
+    """Returns the spectrum of the graph without the known nodes."""
     left = [i for i in range(len(adjacency)) if i not in known]
     part = adjacency[np.ix_(left, left)]
     eigenvalues, vectors = np.linalg.eigh(np.diag(part.sum(1)) - part)
