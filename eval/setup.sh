@@ -13,7 +13,7 @@ fail() {
 # What an installation depends on; it is kept beside what was installed.
 stamp() {
     echo "$root"
-    cat "$root/pyproject.toml" "$root/constraints.txt"
+    cat "$root/pyproject.toml" "$root/constraints.txt" "$root"/decentnode/sharing/blocks/*.c
 }
 
 is_current() {

@@ -18,7 +18,7 @@ import torch
 from _report import Target, conclude, median, median_ratio, parser, show
 from torch import Tensor
 
-from decentnode.sharing.blocks.weighted_sum import fused_on, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import fused_on, native, weighted_sum
 
 GPU_SIZES, CPU_SIZES, SMALL = (1_000_000, 1 << 26, 1 << 28), (1_000_000, 1 << 24), (10_000,)
 LARGE = 256e6
@@ -120,7 +120,7 @@ def measure(
 
 
 def targets_of(figures: Sequence[dict[str, Any]]) -> list[Target]:
-    """What large vectors in fp32 have to reach on a GPU; the CPU has to be no slower than the loop."""
+    """What large vectors in fp32 have to reach on a GPU; the CPU's loop has to be slower."""
     table = []
     for f in figures:
         on_gpu = f["device"] == "cuda"
@@ -129,6 +129,8 @@ def targets_of(figures: Sequence[dict[str, Any]]) -> list[Target]:
         where = f"{f['device']}, {f['elements']} values, degree {f['degree']}"
         if on_gpu:
             table.append(Target(f"{where}: of a copy's bandwidth", f["of_copy"], "at least", 0.85))
+        elif native():
+            table.append(Target(f"{where}: of a copy's bandwidth", f["of_copy"], "at least", 0.9))
         if f["degree"] == 2:
             least = 1.8 if on_gpu else 1.0
             table.append(Target(f"{where}: times torch's loop", f["times_loop"], "at least", least))

@@ -1,6 +1,7 @@
 """Mixing in one pass over memory: every source is read once, the result is written once.
 
-On the CPU by pieces that stay in the cache; on a GPU by a Triton kernel (`triton_sum.py`) if triton is there.
+On the CPU by a function in C (`native_sum.py`) if it was compiled, on a GPU by a Triton kernel
+(`triton_sum.py`) if triton is there; else by torch's own operations, by pieces that stay in a CPU's cache.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decentnode.core.vector import HALVES, accumulator
+from decentnode.sharing.blocks.native_sum import LIBRARY, loaded
 
 
 def pieces(second_level_bytes: int) -> tuple[int, int]:
@@ -48,14 +50,13 @@ def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> boo
 
     The x_k may be of another precision than `out`. Sums use the precision of `out`, or float32 where that is
     a half. A sum is rounded once, because rounding each term to a half would lose most of what the term adds.
-    Returns False when some element of `out` may not be finite. The test uses one sum per piece, while the
-    piece is in the cache.
+    Returns False when some element of `out` may not be finite.
     """
     listed = list(terms)
     if out.dtype in HALVES:
         return _rounded_sum(listed, out, origin)
-    fused = fused_on(out.device) if out.is_cuda and origin is None else None
-    finite = fused(listed, out) if fused else None
+    fused = fused_on(out.device) if out.is_cuda else native()
+    finite = fused(listed, out) if fused and origin is None else None
     return plain_sum(listed, out, origin) if finite is None else finite
 
 
@@ -77,7 +78,10 @@ def in_pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
 
 
 def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor | None = None) -> bool:
-    """Computes `weighted_sum` by torch's own operations, on any device."""
+    """Computes `weighted_sum` by torch's own operations, on any device.
+
+    Whether all is finite is known from one sum per piece, computed while the piece is in the cache.
+    """
     weights, sources = zip(*terms, strict=True)
     add_up = _add_up
     if origin is not None:
@@ -90,6 +94,12 @@ def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor
         add_up(piece, weights, parts)
         sums.append(piece.sum())
     return isfinite(float(torch.stack(sums).sum()))
+
+
+@cache
+def native() -> Sum | None:
+    """The sum in C on the CPU, after a trial; None where it was not compiled."""
+    return loaded(LIBRARY, plain_sum)
 
 
 @cache
