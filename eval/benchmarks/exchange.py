@@ -7,7 +7,8 @@ SIZE is how many numbers a model has, such as 1e5. TRANSPORT is shared_memory, i
 Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
 right after it, over the same bytes. tcp_keys is tcp with guarded links, as they are between machines; its raw
 loop encrypts as well. gloo is torch_distributed; its raw loop is torch's batch_isend_irecv. With --source,
-nodes of decentralizepy run in turn with them: full sharing over its TCP class, without training.
+nodes of decentralizepy run in turn with them: full sharing over its TCP class, without training. Where
+iceoryx2 is installed (`pip install iceoryx2`), a loop over it runs beside shared memory, too.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import torch
 from _decentralizepy import Case as NodesCase
 from _decentralizepy import add_source, run_nodes
 from _forked import run_forked
+from _iceoryx2_loop import iceoryx2_loop
 from _ports import free_ports
 from _raw_exchange import RawCase, RawLoop, batch_loop, eventfd_loop, frames_loop, shared_memory_loop
 from _report import Target, conclude, median, median_ratio, parser, show
@@ -155,6 +158,8 @@ def measure(case: Case, repeats: int, source: Path | None = None) -> dict[str, A
         loops = {"raw": batch_loop}
     if case.local == "shared_memory":
         loops = {"raw": shared_memory_loop, "eventfd": eventfd_loop}
+        if find_spec("iceoryx2"):
+            loops["iceoryx2"] = iceoryx2_loop
     for name, loop in loops.items():
         contestants[name] = lambda d, loop=loop: raw_run(case, d, loop)  # type: ignore[misc]
     speeds: dict[str, list[Speed]] = {name: [] for name in contestants}
