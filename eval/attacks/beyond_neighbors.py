@@ -1,6 +1,6 @@
 """What a node on a ring of 8 learns of all others from four rounds, under each protection (docs/attacks.md).
 
-eval/attacks/beyond_neighbors.py [CASE ...] [--ranks 0 3]
+eval/attacks/beyond_neighbors.py [CASE ...] [--ranks 0 3] [--all-messages]
 """
 
 import argparse
@@ -29,7 +29,7 @@ CASES: dict[str, tuple[list[str], str, bool]] = {
     "dp_sgd": ([PRIVATE], "updates", True),
     "dp_sgd, anti_pgd": ([f"{PRIVATE[:-1]}, sampling: cyclic, correlation: anti_pgd}}"], "updates", True),
     "dp_sgd, factorized": ([f"{PRIVATE[:-1]}, sampling: cyclic, correlation: factorized}}"], "updates", True),
-    "dp_sgd, edges": ([f"{PRIVATE[:-1]}, correlation: edges}}"], "updates", False),
+    "dp_sgd, edges": ([f"{PRIVATE[:-1]}, generator: seeded, correlation: edges}}"], "updates", True),
     "muffliato": (["sharing={name: muffliato, noise: 1.0, clip: 0.001, steps: 2}"], "updates", True),
     "zip_dl": (["sharing={name: zip_dl, sigma: 0.001}"], "gradient", False),
     "secure_aggregation": (["sharing={name: secure_aggregation, scale: 16777216}"], "gradient", False),
@@ -44,17 +44,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=[*CASES], metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[0], help="the party (default: 0)")
+    parser.add_argument("--all-messages", action="store_true", help="it also sees what others receive")
     arguments = parser.parse_args()
+    links = [[rank, (rank + 1) % NODES] for rank in range(NODES)] if arguments.all_messages else []
     print(f"{'case':<20} {'hops':>5} {'nodes':>6} {'solved':>6}" + TITLES)
     for case in arguments.cases:
-        for line in lines(case, results_of(case, arguments.ranks)):
+        for line in lines(case, results_of(case, arguments.ranks, links)):
             print(line, flush=True)
 
 
-def results_of(case: str, ranks: Sequence[int]) -> list[AttackResult]:
-    """The results of both attacks, first what the party solves for, then the accountant's adversary."""
+def results_of(case: str, ranks: Sequence[int], links: Sequence[Sequence[int]]) -> list[AttackResult]:
+    """The results of both attacks, first what the party solves for, then the accountant's adversary.
+
+    `links`: on which the party listens, too.
+    """
     overrides, unknowns, plays = CASES[case]
-    attack = f"{{name: reconstruction, ranks: [{', '.join(map(str, ranks))}]"
+    attack = f"{{name: reconstruction, ranks: {[*ranks]}, links: {[*links]}"
     everybody = ", ".join(map(str, range(NODES)))
     record = f"adversaries=[{{name: record, ranks: [{everybody}], every: 1, own: true}}]"
     found = []

@@ -14,13 +14,19 @@ import torch
 from decentnode.attacks.attackers import attacked, passive, scene_of
 from decentnode.attacks.passive.knowledge import (
     LEAST_LEVERAGE,
+    JointNoise,
     distinguished,
     krylov_basis,
     least_squares,
     leverage,
     row_basis,
 )
-from decentnode.attacks.passive.reconstruction import Reconstruction, encoder_of_rounds, noise_in_updates
+from decentnode.attacks.passive.reconstruction import (
+    Reconstruction,
+    covariance_over_nodes,
+    encoder_of_rounds,
+    noise_in_updates,
+)
 from decentnode.attacks.passive.topology_inference import TopologyInference, mixing_matrix
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
@@ -29,6 +35,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.privacy.network_accountant import account
 from decentnode.sharing import Choco, Gossip, SecureAggregation
 from decentnode.sharing.blocks.network_privacy import gaussian_epsilon, sent_mixes
+from decentnode.training.privacy.edges import Decor, EdgeShare
 from tests.attacks.test_passive import finish
 from tests.node.test_configs import QUICKSTART
 from tests.support.in_process import Nodes
@@ -125,54 +132,76 @@ def test_the_gain_of_a_line_grows_with_the_hops():
     assert np.allclose(gain, want, rtol=0.06)
 
 
-def simulated(rng, rounds, steps, observers, d, encoder=None, n=8, deviation=2.0, clip=1.0):
-    """What observers on a ring see of noisy updates, of which the victim's have the norm `clip`."""
+def simulated(rng, rounds, steps, observers, d, encoder, ratio=0.0, n=8, deviation=2.0, clip=1.0):
+    """What observers on a ring see of noisy updates, of which the victim's have the norm `clip`.
+
+    Returns rows, values, updates and, as a dense matrix, the covariance of the noise of all rounds and nodes
+    given that of the observers' edges, which values lack.
+    """
     graph = WeightedGraph(Ring(n), MetropolisHastings())
     sent = [*sent_mixes(graph.matrix, rounds, [1.0] * steps)]
     heard = sorted({w for v in observers for w in graph.graph.sources(v, 0)} - {*observers})
     rows = np.array([mixes[w] for _, _, mixes in sent for w in heard])
     updates = rng.normal(size=(rounds, n, d))
     updates *= clip / np.linalg.norm(updates, axis=2, keepdims=True)
-    noise = rng.normal(scale=deviation, size=(rounds, n, d))
-    if encoder is not None:
-        noise = np.einsum("ts,sjd->tjd", np.linalg.inv(encoder), noise)
+    # Edge e is between e and e + 1; one end adds its noise, and the other subtracts it.
+    signs = (np.eye(n) - np.roll(np.eye(n), 1, 0)) * ratio
+    own, shared = (rng.normal(scale=deviation, size=(rounds, n, d)) for _ in range(2))
+    known = np.array([e in observers or (e + 1) % n in observers for e in range(n)])
+    shared[:, known] = 0.0
+    noise = own + np.einsum("ne,ted->tnd", signs, shared)
+    noise = np.einsum("ts,sjd->tjd", np.linalg.inv(encoder), noise)
     noisy = updates + noise
     noisy[:, list(observers)] = 0.0  # known, and taken out
-    return rows, rows @ noisy.reshape(-1, d), updates
+    # n = [I B] (z, v), of which some v are known: the Schur complement of its covariance.
+    both = np.hstack([np.eye(n), signs])
+    with_known = both[:, n:][:, known]
+    of_nodes = deviation**2 * (both @ both.T - with_known @ with_known.T)
+    over_rounds = np.linalg.inv(encoder.T @ encoder)
+    return rows, rows @ noisy.reshape(-1, d), updates, np.kron(over_rounds, of_nodes)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "steps", "observers", "encoder"),
-    [(1, 3, (0,), None), (3, 1, (0, 3), None), (3, 2, (0,), np.tril(np.ones((3, 3))))],
-    ids=["one round", "coalition", "correlated"],
+    ("rounds", "steps", "observers", "encoder", "ratio"),
+    [(1, 3, (0,), np.eye(1), 0), (3, 1, (0, 3), np.eye(3), 0), (3, 2, (0,), np.tri(3), 0),
+     (1, 3, (0,), np.eye(1), 1.5), (3, 1, (0, 3), np.eye(3), 1.5), (2, 2, (2,), np.tri(2), 0.7)],
+    ids=["one round", "coalition", "correlated", "edges", "edges, coalition", "edges, correlated"],
 )  # fmt: skip
-def test_the_adversary_of_the_accountant_reaches_its_bound_alone(rounds, steps, observers, encoder):
+def test_the_adversary_of_the_accountant_reaches_its_bound_alone(rounds, steps, observers, encoder, ratio):
     d, deviation = 40_000, 2.0
-    rows, values, updates = simulated(np.random.default_rng(5), rounds, steps, observers, d, encoder)
+    given = rounds, steps, observers, d, encoder, ratio
+    rows, values, updates, dense = simulated(np.random.default_rng(5), *given)
+    neighbors = [((v - 1) % 8, (v + 1) % 8) for v in range(8)]
+    plans = [SimpleNamespace(edges=EdgeShare(1.0, ratio, each)) for each in neighbors]
+    covariance = covariance_over_nodes(plans, observers)
+    noise = JointNoise(deviation * np.linalg.cholesky(covariance), encoder)
+    basis = row_basis(noise.seen(rows, observers).reshape(len(rows), -1))
+    shares = noise.shares(rows, basis)
+    # The least variance of an estimate: generalized least squares with the dense covariance.
+    others = np.repeat([[v not in observers for v in range(8)]], rounds, axis=0).ravel()
+    of_messages = rows[:, others] @ dense[np.ix_(others, others)] @ rows[:, others].T
     most = 4 * 0.29 * math.sqrt(2 / d)  # four deviations of an AUC of 40,000 trials on each side
     for victim in {*range(8)} - {*observers}:
-        found = distinguished(
-            rows,
-            values,
-            updates,
-            observers,
-            victim,
-            deviations=np.full(8, deviation),
-            clip=1.0,
-            encoder=encoder,
-        )
+        moved = rows.reshape(-1, rounds, 8)[:, :, victim]
+        gram = moved.T @ np.linalg.pinv(of_messages, rcond=1e-12, hermitian=True) @ moved
+        assert np.allclose(shares[:, :, victim].T @ shares[:, :, victim], gram, rtol=1e-6, atol=1e-9)
+        found = distinguished(rows, values, updates, observers, victim, noise=noise, clip=1.0)
         assert math.isclose(found.bound, normal_cdf(found.mu / math.sqrt(2)))
+        assert found.mu**2 <= np.abs(gram).sum() + 1e-9
         assert found.auc <= found.bound + most
         # Signs of one eigenvector lose little.
         assert found.auc >= normal_cdf(0.9 * found.mu / math.sqrt(2)) - most
         if found.mu:
             assert math.isclose(found.deviations, 1, abs_tol=4 / math.sqrt(2 * d))
-    if encoder is None and rounds == 1:
+        error = found.estimate - updates[:, victim]
+        if rounds == 1 and np.linalg.matrix_rank(gram):
+            assert math.isclose(np.sqrt((error**2).mean()), gram[0, 0] ** -0.5, rel_tol=0.02)
+    if rounds == 1:
         # The neighbors' updates, and those behind them, are seen with their noise alone.
-        near = distinguished(rows, values, updates, observers, 1, deviations=np.full(8, deviation), clip=1.0)
-        error = near.estimate - updates[:, 1]
-        assert math.isclose(np.sqrt((error**2).mean()), deviation, rel_tol=0.02)
-        assert math.isclose(near.mu, 0.5, rel_tol=1e-6)
+        near = distinguished(rows, values, updates, observers, 1, noise=noise, clip=1.0)
+        seen = np.linalg.inv(covariance)[1, 1] ** 0.5 / deviation
+        # Noise of edges also hides behind that of the node opposite, which three steps do not reach.
+        assert seen * (0.97 if ratio else 1 - 1e-6) <= near.mu <= seen * (1 + 1e-9)
 
 
 def test_noise_of_a_round_is_that_of_its_steps(averaged):
@@ -183,18 +212,18 @@ def test_noise_of_a_round_is_that_of_its_steps(averaged):
         overrides = [*SMALL, "graph={name: ring, nodes: 6}", "rounds=3", private]
         run = Experiment.from_yaml(QUICKSTART, [*overrides, f"training.steps_per_round={steps}"])
         scene = scene_of(run, folder)
-        noise = noise_in_updates(scene, 2)
+        noise = noise_in_updates(scene, 2, [0])
         # 16 samples in each step, lr 0.001.
         assert np.allclose(noise.clips, steps * 0.001 * 0.5 / 16) and noise.leaves_truth == (steps == 1)
         assert np.allclose(noise.deviations, 2 * 0.001 * 0.5 / 16 * math.sqrt(steps))
         plan = SimpleNamespace(rate=1.0, noise=2.0, period=1, edges=None, strategy=SimpleNamespace(matrix=c))
-        correlated = noise_in_updates(replace(scene, plans=[plan] * 6), 2)
+        correlated = noise_in_updates(replace(scene, plans=[plan] * 6), 2, [0])
         sums = np.kron(np.eye(3), np.ones((1, steps))) @ np.linalg.inv(c[: 3 * steps, : 3 * steps])
-        inverse = np.linalg.inv(correlated.encoder)
+        inverse = np.linalg.inv(correlated.noise.encoder)
         assert np.allclose(inverse @ inverse.T, sums @ sums.T) and np.allclose(np.triu(inverse, 1), 0)
         assert np.allclose(correlated.deviations, 2 * 0.001 * 0.5 / 16)
     assert np.allclose(encoder_of_rounds(c, [1] * 6), c)
-    assert noise_in_updates(scene_of(experiment, folder), 2) is None
+    assert noise_in_updates(scene_of(experiment, folder), 2, [0]) is None
 
 
 def test_w_follows_from_one_pair_of_exchanges():
@@ -317,6 +346,39 @@ def test_private_steps_give_less_than_is_proven(tmp_path):
             assert gaussian_epsilon(mu, 1e-3) <= proven[victim] + 1e-6
             assert within(told[victim].auc, told[victim].auc_bound, 650)
             assert told[victim].deviations > 0.9
+
+
+def test_noise_of_edges_hides_what_the_accountant_says(tmp_path):
+    """One node, or two, who know the noise of their own edges: what they receive, and all messages."""
+    private = "training.privacy={name: dp_sgd, clip: 1.0, noise: 1.0, delta: 1.0e-3, sampling: cyclic, %s}"
+    edges = "generator: seeded, correlation: {name: edges, ratio: 2.0}"
+    attack = "{name: reconstruction, ranks: [0], unknowns: updates}"
+    experiment = transcribed(tmp_path, ["rounds=4", private % edges], attack)
+    exact = results_of(experiment, tmp_path)
+    links = tuple((rank, (rank + 1) % 6) for rank in range(6))
+    adjacency = nx.to_numpy_array(nx.cycle_graph(6))
+    for ranks in ((0,), (0, 2)):
+        proven = account(experiment.settings, 1e-3, colluders=ranks).proven[:, 0]
+        most = 2 * Decor().amplification(adjacency, 2.0, ranks) ** 0.5  # four rounds
+        for seen in ((), links):
+            adversary = Reconstruction(ranks=ranks, links=seen, knows_others=True)
+            told = results_of(experiment, tmp_path, adversary)
+            for victim in {*range(6)} - {*ranks}:
+                mu = math.sqrt(2) * NormalDist().inv_cdf(told[victim].auc_bound)
+                assert mu <= most[victim] * (1 + 1e-6)
+                assert seen or gaussian_epsilon(mu, 1e-3) <= proven[victim] + 1e-6
+                # All messages tell all that the accountant allows.
+                assert not seen or mu == pytest.approx(most[victim], rel=1e-5)
+                assert within(told[victim].auc, told[victim].auc_bound, 650)
+        # It rounds up, to four digits; the models of neighbors arrive in all rounds.
+        assert gaussian_epsilon(most[1], 1e-3) == pytest.approx(proven[1], rel=3e-4)
+    proven = account(experiment.settings, 1e-3).proven[1, 0]
+    assert experiment.privacy[0].epsilon == pytest.approx(proven, rel=3e-4)
+    assert [exact[v].solvable for v in range(1, 6)] == [1, 0, 0, 0, 1]
+    secret = private % "correlation: {name: edges, ratio: 2.0}"
+    hidden = Experiment.from_yaml(QUICKSTART, [*SMALL, "graph={name: ring, nodes: 6}", "rounds=4", secret])
+    with pytest.raises(BadInput, match=r"its ranks, whose keys are in no file; run with .*generator: seeded"):
+        results_of(hidden, tmp_path, Reconstruction(ranks=(0,), knows_others=True))
 
 
 def test_secure_aggregation_hides_neighbors_but_not_over_rounds(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decentnode.attacks.passive.measures import Scores, auc
-from decentnode.sharing.blocks.network_privacy import Matrix, sensitivity
+from decentnode.sharing.blocks.network_privacy import Matrix, most_moved
 
 LEAST_REST = 1e-8
 """A direction of which less is new, beside its length 1, is not new: rests are above 1e-3 or below 1e-11."""
@@ -97,69 +97,88 @@ class Distinguished:
     """Its estimate of the updates of the node, shape (rounds, d)."""
 
 
+@dataclass(frozen=True)
+class JointNoise:
+    """The noise that nodes add to their updates over rounds, n^t = sum_s (C^-1)_ts F z^s, z white.
+
+    One update of node u then moves what is seen, in the space of z, by C (x) F^-1.
+    """
+
+    factor: Matrix
+    """F, shape (n, n): F F' is the covariance over nodes, given the noise that observers know."""
+    encoder: Matrix
+    """C, shape (rounds, rounds)."""
+
+    def seen(self, rows: Matrix, observers: Sequence[int]) -> Matrix:
+        """What messages have of z, which observers know of their own: shape (m, rounds, n)."""
+        found: Matrix = np.einsum("mtj,ts->msj", self._by_round(rows), np.linalg.inv(self.encoder))
+        found = found @ self.factor
+        found[:, :, [*observers]] = 0.0
+        return found
+
+    def shares(self, rows: Matrix, basis: Matrix) -> Matrix:
+        """How updates of length 1 move white combinations of messages, shape (k, rounds, n).
+
+        `basis`: of the space of what messages have of z, shape (k, rounds * n).
+        """
+        by_round = self._by_round(basis) @ np.linalg.inv(self.factor)
+        # Without the rounding errors of what no message has.
+        found: Matrix = np.einsum("ksu,st->ktu", by_round, self.encoder) * self._by_round(rows).any(0)
+        return found
+
+    def sensitivities(self, rows: Matrix, observers: Sequence[int]) -> Matrix:
+        """How far updates of length 1 of each node, in all rounds, move all messages: in deviations.
+
+        mu_u^2 = sum_ts |X_ts|, X = S_u' S_u with the shares of the node (Bellet et al., 2026); at most that
+        of all messages, X = C'C (Sigma^-1)_uu. Shape (n,); infinite for observers.
+        """
+        basis = row_basis(self.seen(rows, observers).reshape(len(rows), -1))
+        seen = most_moved(self.shares(rows, basis))
+        precisions = np.diag(np.linalg.inv(self.factor @ self.factor.T))
+        most = np.sqrt(precisions * np.abs(self.encoder.T @ self.encoder).sum())
+        moved: Matrix = np.minimum(seen, most)
+        moved[[*observers]] = inf
+        return moved
+
+    def _by_round(self, rows: Matrix) -> Matrix:
+        return rows.reshape(-1, len(self.encoder), len(self.factor))
+
+
 def distinguished(
     rows: Matrix, values: Matrix, updates: NDArray[np.float64], observers: Sequence[int], victim: int,
-    deviations: Matrix, clip: float, rounding: float = 0.0, encoder: Matrix | None = None,
+    noise: JointNoise, clip: float, rounding: float = 0.0,
 ) -> Distinguished:  # fmt: skip
     """Plays the adversary of differential privacy: it knows all updates but those of the victim, no noise.
 
-    Node j adds noise N(0, deviations_j^2 I) to its updates. What is left of the messages is whitened, Q
-    (u_victim / deviation + noise), with Q a basis of the space of their rows without the columns of
-    observers. The likelihood ratio between an update and none is then a matched filter (Koskela and Kulkarni,
-    2025), and each coordinate one trial.
+    What is left of the messages is whitened: S u_victim + white noise, the optimum among linear estimates
+    (generalized least squares). The likelihood ratio between an update and none is then a matched filter
+    (Koskela and Kulkarni, 2025), and each coordinate one trial.
 
-    `rows`, `values`: the messages, shape (m, rounds * n) and (m, d), without what observers have added;
-    `updates`: those of all nodes without noise, shape (rounds, n, d); `rounding`: the relative precision of
-    the messages; `encoder`: C, where the noise of a node over its rounds is C^-1 Z.
+    `rows`, `values`: the messages, shape (m, rounds * n) and (m, d), without what observers have added, and
+    without the noise of others that they know; `updates`: those of all nodes without noise, shape (rounds, n,
+    d); `rounding`: the relative precision of the messages, in deviations of the noise.
     """
-    rounds, nodes, d = updates.shape
-    code, deviation = np.eye(rounds) if encoder is None else encoder, float(deviations[victim])
-    # In the space of Z, where all noise is white.
-    seen = np.einsum("mtj,ts->msj", rows.reshape(-1, rounds, nodes) * deviations, np.linalg.inv(code))
-    seen[:, :, [*observers]] = 0.0
-    left, sizes, right = np.linalg.svd(seen.reshape(len(rows), -1), full_matrices=False)
+    d = updates.shape[-1]
+    left, sizes, right = np.linalg.svd(noise.seen(rows, observers).reshape(len(rows), -1), False)
     kept = sizes > max(UNSEEN, rounding) * max(float(sizes[0]), 1e-300)
     known = updates.copy()
     known[:, [*observers, victim]] = 0.0
     others = values - rows @ known.reshape(-1, d)
     white = (left[:, kept].T @ others) / sizes[kept, None]
-    # Without the rounding errors of what no message has.
-    share = right[kept].reshape(-1, rounds, nodes)[:, :, victim] * seen[:, :, victim].any(0) @ code
-    mu = float(sensitivities(rows, deviations, observers, encoder)[victim]) * clip / deviation
-    residual = white - share @ updates[:, victim] / deviation
+    share = noise.shares(rows, right[kept])[:, :, victim]
+    mu = float(noise.sensitivities(rows, observers)[victim]) * clip
+    residual = white - share @ updates[:, victim]
     signs = np.sign(np.linalg.eigh(share.T @ share)[1][:, -1])
-    matched = share @ np.where(signs == 0, 1.0, signs)
+    matched = share @ np.where(signs == 0, 1.0, signs) * clip
     length = float(np.linalg.norm(matched))
     scores: Scores = np.zeros(d) if length < UNSEEN else matched @ residual / length
     return Distinguished(
-        auc=auc(scores + length * clip / deviation, scores),
+        auc=auc(scores + length, scores),
         bound=auc_of(mu),
         deviations=float(np.sqrt(np.mean(residual**2))) if len(residual) else 0.0,
         mu=mu,
-        estimate=np.linalg.pinv(share, rcond=1e-9) @ white * deviation,
+        estimate=np.linalg.pinv(share, rcond=1e-9) @ white,
     )
-
-
-def sensitivities(
-    rows: Matrix, deviations: Matrix, observers: Sequence[int], encoder: Matrix | None = None
-) -> Matrix:
-    """How far updates of length 1 of each node move all messages, times the deviation of its noise.
-
-    With an encoder sqrt(sum_ts |X_ts|), X = C' P C (Bellet et al., 2026), at most that of all messages.
-    """
-    nodes = len(deviations)
-    rounds = rows.shape[1] // nodes
-    scaled = rows.reshape(-1, rounds, nodes) * deviations
-    if encoder is None:
-        return sensitivity(scaled.reshape(len(rows), -1), nodes, 1.0, observers)
-    seen = np.einsum("mtj,ts->msj", scaled, np.linalg.inv(encoder))
-    seen[:, :, [*observers]] = 0.0
-    basis = row_basis(seen.reshape(len(rows), -1)).reshape(-1, rounds, nodes) * seen.any(0)
-    shares = np.einsum("ksu,st->ktu", basis, encoder)
-    sums = np.abs(np.einsum("ktu,ksu->uts", shares, shares)).sum((1, 2))
-    moved: Matrix = np.sqrt(np.minimum(sums, np.abs(encoder.T @ encoder).sum()))
-    moved[[*observers]] = inf
-    return moved
 
 
 def auc_of(mu: float) -> float:

@@ -15,13 +15,13 @@ from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.inversion import DeepLeakage, GradientInversion, InvertingGradients
 from decentnode.attacks.passive.knowledge import (
     LEAST_LEVERAGE,
+    JointNoise,
     auc_of,
     distinguished,
     krylov_basis,
     least_squares,
     leverage,
     row_basis,
-    sensitivities,
 )
 from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Sight
@@ -42,6 +42,8 @@ from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.shatter import Shatter
 from decentnode.sharing.zip_dl import ZipDl, variance
+from decentnode.training.privacy.base import PrivacyPlan
+from decentnode.training.privacy.edges import Decor
 
 MOST_NUMBERS = 4e8
 """The largest matrix of coefficients, 3 GB."""
@@ -104,12 +106,18 @@ class Reconstruction(PassiveAttack):
     def require(self, scene: Scene) -> None:
         if not self.knows_others:
             return
-        protection = noise_in_updates(scene, scene.rounds - 1)
+        protection = noise_in_updates(scene, scene.rounds - 1, self.ranks)
         if protection is None or not protection.leaves_truth:
             raise BadInput.at(
                 "adversaries",
                 f"{name_of(self)}: knows_others needs updates whose noise is known: muffliato, or dp_sgd "
                 "with one step of all samples in a round (batch_size: null, steps_per_round: 1, momentum: 0)",
+            )
+        if scene.has_secret_edges and self.ranks:
+            raise BadInput.at(
+                "adversaries",
+                f"{name_of(self)}: knows_others needs the noise of edges of its ranks, whose keys are in no "
+                "file; run with training.privacy.generator: seeded, which protects nothing",
             )
         known = {*self.ranks, *true_updates(scene, 1)}
         missing = [rank for rank in range(scene.graph.num_nodes) if rank not in known]
@@ -135,14 +143,14 @@ class Reconstruction(PassiveAttack):
         self._refuse_losses(scene, rounds)
         rows, values = self.known(scene, rounds)
         others = [rank for rank in range(n) if rank not in self.ranks]
-        protection = noise_in_updates(scene, t)
+        protection = noise_in_updates(scene, t, self.ranks)
         precision = message_noise(scene, self._messages.values())
         is_noisy = protection is not None or bool(scene.plans)
         is_exact, estimates = self._solved(scene, rows, values, others, is_noisy)
         truth, hops = true_updates(scene, rounds), hops_from(scene, self.listeners)
         bounds = None
         if protection is not None:
-            bounds = sensitivities(rows, protection.deviations, self.ranks, protection.encoder)
+            bounds = protection.noise.sensitivities(rows, self.ranks)
         for place, victim in enumerate(others):
             if self.victims and victim not in self.victims:
                 continue
@@ -152,15 +160,14 @@ class Reconstruction(PassiveAttack):
             )  # fmt: skip
             estimate, true = estimates[place], truth.get(victim)
             if protection is not None and bounds is not None:
-                lengths = protection.clips / protection.deviations
-                result.auc_bound = auc_of(float(bounds[victim] * lengths[victim]))
+                clip = float(protection.clips[victim])
+                result.auc_bound = auc_of(float(bounds[victim]) * clip)
                 if self.knows_others:
                     unseen = np.zeros((rounds, values.shape[1]))
                     updates = np.stack([truth.get(rank, unseen) for rank in range(n)], 1)
                     found = distinguished(
-                        rows, values, updates, self.ranks, victim=victim, deviations=protection.deviations,
-                        clip=float(protection.clips[victim]),
-                        rounding=precision / float(protection.deviations[victim]), encoder=protection.encoder,
+                        rows, values, updates, self.ranks, victim=victim, noise=protection.noise, clip=clip,
+                        rounding=precision / float(protection.deviations[victim]),
                     )  # fmt: skip
                     result.auc, estimate = found.auc, found.estimate
             if true is not None:
@@ -227,7 +234,8 @@ class Reconstruction(PassiveAttack):
     def known(self, scene: Scene, rounds: int) -> tuple[Matrix, Matrix]:
         """What the party knows: rows of coefficients, and their values without what its own ranks added.
 
-        Shape (messages, rounds * n) and (messages, d), float64; values are differences to the initial model.
+        Nor have values the noise of edges of these ranks, as far as it is known. Shape (messages, rounds * n)
+        and (messages, d), float64; values are differences to the initial model.
         """
         w, coefficients = mixing_of(scene)
         sent = {(t, phase): mixes for t, phase, mixes in sent_mixes(w, rounds, coefficients)}
@@ -246,6 +254,8 @@ class Reconstruction(PassiveAttack):
             for t in range(rounds):
                 update = self._own_update(scene, t, rank).numpy()
                 values -= rows[:, t * scene.graph.num_nodes + rank, None] * update
+        for rank, noise in scene.noise_of_edges(self.ranks, rounds).items():
+            values -= rows[:, rank :: scene.graph.num_nodes] @ noise
         return rows, values
 
     def _refuse_losses(self, scene: Scene, rounds: int) -> None:
@@ -366,37 +376,41 @@ class NoiseInUpdates:
     """The noise that nodes add to their updates."""
 
     deviations: Matrix
-    """That of each node, shape (n,)."""
+    """That of each node's own, shape (n,)."""
     clips: Matrix
     """How far one unit of the accountant moves an update of each node: an update, or a sample; shape (n,)."""
     leaves_truth: bool
     """Whether the updates without noise are known afterwards."""
-    encoder: Matrix | None = None
-    """C, where the noise of a node over its rounds is C^-1 Z; None: it is fresh in each round."""
+    noise: JointNoise
+    """How it hangs together over nodes and rounds, for a party that knows what its ranks know."""
 
 
-def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
-    """The noise of the updates of the rounds up to this one; None: they have none, or one that differs."""
+def noise_in_updates(scene: Scene, round: int, ranks: Sequence[int]) -> NoiseInUpdates | None:
+    """The noise of the updates of the rounds up to this one; None: they have none, or one that differs.
+
+    `ranks`: those of the party, which know the noise of their edges.
+    """
     scheme, n = scene.scheme(0), scene.graph.num_nodes
+    encoder: Matrix = np.eye(round + 1)
     if isinstance(scheme, Muffliato):
         clips = np.full(n, scheme.clip)
-        return NoiseInUpdates(scheme.noise * clips, clips, leaves_truth=True)
+        deviations = scheme.noise * clips
+        return NoiseInUpdates(
+            deviations, clips, leaves_truth=True, noise=JointNoise(np.diag(deviations), encoder)
+        )
     if not scene.plans or scene.clip is None or not all(plan.noise for plan in scene.plans):
         return None
     rate = float(scene.training.optimizer.options.get("lr", 0.001))
     made = [[scene.steps_until(rank, t) for t in range(-1, round + 1)] for rank in range(n)]
-    if any(plan.edges is not None for plan in scene.plans):
-        return None  # their noise hangs together over nodes
     sizes = [
         max(plan.rate * len(part) / plan.period, 1)
         for plan, part in zip(scene.plans, scene.parts, strict=True)
     ]
     lengths = rate * scene.clip / np.array(sizes)
     most = max(int(np.diff(steps).max()) for steps in made)
-    noises = np.array([plan.noise for plan in scene.plans])
+    noises = np.array([plan.noise if plan.edges is None else plan.edges.own for plan in scene.plans])
     # C of all steps, where the noise of private steps is correlated.
     matrices = [plan.strategy.matrix for plan in scene.plans if plan.strategy is not None]
-    encoder: Matrix | None = None
     if matrices:
         first, total = matrices[0], made[0][-1]
         are_equal = all(np.array_equal(matrix, first) for matrix in matrices)
@@ -404,7 +418,20 @@ def noise_in_updates(scene: Scene, round: int) -> NoiseInUpdates | None:
             return None
         encoder = encoder_of_rounds(first[:total, :total], np.diff(made[0]))
     deviations = noises * lengths * (1.0 if matrices else sqrt(most))
-    return NoiseInUpdates(deviations, most * lengths, leaves_truth=scene.repeats_steps, encoder=encoder)
+    factor = np.diag(deviations) @ np.linalg.cholesky(covariance_over_nodes(scene.plans, ranks))
+    noise = JointNoise(factor, encoder)
+    return NoiseInUpdates(deviations, most * lengths, leaves_truth=scene.repeats_steps, noise=noise)
+
+
+def covariance_over_nodes(plans: Sequence[PrivacyPlan], ranks: Sequence[int]) -> Matrix:
+    """I + ratio^2 L, shape (n, n): in variances of nodes' own noise, with L of the graph without `ranks`."""
+    adjacency = np.zeros((len(plans), len(plans)))
+    ratio = 0.0
+    for rank, plan in enumerate(plans):
+        if plan.edges is not None and rank not in ranks:
+            adjacency[rank, [other for other in plan.edges.neighbors if other not in ranks]] = 1
+            ratio = plan.edges.edge / plan.edges.own
+    return Decor().covariance(adjacency, ratio)
 
 
 def encoder_of_rounds(c: Matrix, steps: Sequence[int] | NDArray[np.int64]) -> Matrix:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decentnode.core.rng import generator
+from decentnode.core.rng import SeededSource, generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.formats.transcript import Transcript
@@ -20,6 +22,7 @@ from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.privacy.dp_sgd import DpSgd
+from decentnode.training.privacy.edges import EdgeNoise, EdgeShare
 from decentnode.training.privacy.per_example import ClippedSum
 from decentnode.training.settings import TrainingSettings
 
@@ -120,7 +123,33 @@ class Scene:
         options, n = self.training.optimizer.options, self.graph.num_nodes
         is_plain = not options.get("momentum") and not options.get("weight_decay")
         once = all(self.steps_until(r, t) == t + 1 for r in range(n) for t in range(self.rounds))
-        return is_plain and once and all(plan.rate == 1 for plan in self.plans)
+        return is_plain and once and all(plan.rate == plan.period == 1 for plan in self.plans)
+
+    @cached_property
+    def has_secret_edges(self) -> bool:
+        """Whether private steps have noise of edges that the seed does not tell."""
+        privacy = self.training.privacy.make() if self.training.privacy else None
+        has_edges = any(plan.edges is not None for plan in self.plans)
+        return has_edges and not (isinstance(privacy, DpSgd) and privacy.generator == "seeded")
+
+    def noise_of_edges(self, ranks: Sequence[int], rounds: int) -> dict[int, NDArray[np.float64]]:
+        """What the updates of other ranks have of the noise of edges with these, shape (rounds, d) by rank.
+
+        Nothing where steps are not repeated exactly, or their keys are secret.
+        """
+        found: dict[int, NDArray[np.float64]] = {}
+        if self.clip is None or self.has_secret_edges or not self.repeats_steps:
+            return found
+        rate = float(self.training.optimizer.options.get("lr", 0.001))
+        for rank, plan in enumerate(self.plans):
+            known = [other for other in ranks if plan.edges and other in plan.edges.neighbors]
+            if plan.edges is None or rank in ranks or not known:
+                continue
+            share = EdgeShare(0.0, plan.edges.edge, tuple(known))
+            noise, none = EdgeNoise(share, rank, self.seed), SeededSource(0)
+            drawn = [noise.draw(none, self.layout.numel).numpy() for _ in range(rounds)]
+            found[rank] = np.array(drawn) * (-rate * self.clip / len(self.parts[rank]))
+        return found
 
     def private_step(self, rank: int, model: Tensor) -> Tensor:
         """The update of a private step of all samples without its noise, shape (d,)."""

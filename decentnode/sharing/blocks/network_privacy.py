@@ -90,13 +90,22 @@ def sensitivity(seen: Matrix, nodes: int, noise: float, observers: Collection[in
     if rows.any():
         _, sizes, directions = np.linalg.svd(rows[np.any(rows, axis=1)], full_matrices=False)
         basis = directions[sizes > UNSEEN * sizes[0]].reshape(-1, rounds, nodes)
-        blocks = np.einsum("kru,ksu->urs", basis, basis, optimize=True)
-        together = rounds * np.linalg.eigvalsh(blocks)[:, -1]
-        deviations = np.sqrt(np.minimum(np.abs(blocks).sum((1, 2)), together).clip(0, rounds)) / noise
+        deviations = np.minimum(most_moved(basis), sqrt(rounds)) / noise
         # Without the rounding errors of what no message has.
         deviations *= rows.any(0).reshape(rounds, nodes).any(0)
     deviations[[*observers]] = inf
     return deviations
+
+
+def most_moved(shares: Matrix) -> Matrix:
+    """Returns for each rank sqrt(max over |d_r| <= 1 of |sum_r shares_ru d_r|^2), or a little more.
+
+    `shares`: how the update of each round and rank moves what is seen, shape (directions, rounds, nodes).
+    """
+    blocks = np.einsum("kru,ksu->urs", shares, shares, optimize=True)
+    together = shares.shape[1] * np.linalg.eigvalsh(blocks)[:, -1]
+    moved: Matrix = np.sqrt(np.minimum(np.abs(blocks).sum((1, 2)), together).clip(0))
+    return moved
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
