@@ -38,7 +38,7 @@ from decentnode.launcher.start import run_here
 from decentnode.mapping.job import job_of_one_task
 from decentnode.node import calibration, dry_round
 from decentnode.node.experiment import Experiment
-from decentnode.node.privacy.notices import notices_of
+from decentnode.node.privacy.notices import notices_of, notices_of_trial
 
 Screen = Callable[[TextIO], LiveConsole]
 KEEP_MODELS: Override = {"records": {"models": {}}}
@@ -211,8 +211,8 @@ def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
         with with_locations(request.source, overrides):
             experiment = Experiment.from_settings(settings)
             found = experiment.samples.dataset
-            lines = (*found.schema, *found.notices, *notices_of(experiment))
-            for line in (*lines, *dry_round.check(experiment).notices):
+            notices = (*found.notices, *notices_of(experiment), *notices_of_trial(experiment))
+            for line in (*found.schema, *notices, *dry_round.check(experiment).notices):
                 print(line, file=sys.stderr)
     return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
 

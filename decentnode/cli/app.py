@@ -177,7 +177,7 @@ def validate(
     from decentnode.graph.declared import notices
     from decentnode.node import dry_round
     from decentnode.node.experiment import Experiment
-    from decentnode.node.privacy.notices import notices_of
+    from decentnode.node.privacy.notices import notices_of, notices_of_trial
 
     graph = settings.graph.make()
     for notice in notices(graph):
@@ -187,7 +187,8 @@ def validate(
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
             dataset = experiment.samples.dataset
-            for notice in [*dataset.notices, *notices_of(experiment), *dry_round.check(experiment).notices]:
+            of_privacy = [*notices_of(experiment), *notices_of_trial(experiment)]
+            for notice in [*dataset.notices, *of_privacy, *dry_round.check(experiment).notices]:
                 print(notice, file=sys.stderr)
         print_lines(dataset.schema)
         text += f" with {experiment.layout.size}, {experiment.samples.sizes}"

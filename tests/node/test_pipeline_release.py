@@ -139,6 +139,21 @@ def test_rare_categories_are_not_released(tmp_path):
         experiment(tmp_path, TABLE % "none", "dataset.features=[kind]", much)
 
 
+def test_a_check_says_that_its_release_is_in_no_budget(tmp_path, call):
+    """Nothing says how many categories there are: one may be of a single sample."""
+    settings_of(tmp_path)
+    table = [TABLE.replace("rows.csv", str(tmp_path / "rows.csv")) % "none", "communication=inproc"]
+    validate = ["validate", tmp_path / "x.yaml", *table]
+    code, _, lines = call(*validate, "training.privacy.pipeline={noise: 8, delta_share: 0.2}")
+    assert code == 0
+    assert [line.split(": ")[1].split(";")[0] for line in lines.splitlines() if ".pipeline: " in line] == [
+        "2 frequent categories released",
+        "these lines tell of the samples, and of a release for this check alone, which no budget counts",
+    ]
+    assert {*tmp_path.iterdir()} == {tmp_path / "x.yaml", tmp_path / "rows.csv"}
+    assert "no budget" not in call(*validate, "training.privacy.pipeline=null")[2]
+
+
 def test_the_table_names_what_ends_the_claim(tmp_path):
     pipeline = "training.privacy.pipeline.bounds={age: [0, 100], dose: [0, 10]}"
     tried = experiment(tmp_path, TABLE % "all", pipeline)

@@ -23,3 +23,13 @@ def notices_of(experiment: Experiment) -> list[str]:
         is_plain = " (independent noise)" if not noise["ratio"] else ""
         lines.append(f"{key}: noise of edges is {noise['ratio']:.3g} times that of nodes{is_plain}")
     return lines
+
+
+def notices_of_trial(experiment: Experiment) -> list[str]:
+    """What the user should know of a release that a check has drawn and no run counts, a line each."""
+    if experiment.samples.released is None:
+        return []
+    return [
+        "training.privacy.pipeline: these lines tell of the samples, and of a release for this check alone, "
+        "which no budget counts; nothing of it is written or sent, so keep them where the samples are"
+    ]

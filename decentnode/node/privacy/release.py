@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.rng import RandomSource, SecureSource, SeededSource
-from decentnode.core.text import shortened
+from decentnode.core.text import counted, shortened
 from decentnode.datasets.base import COUNTED_IMAGES, NORMALIZATION, LoadedDataset, Samples, values_of
 from decentnode.datasets.normalizer import Normalizer
 from decentnode.errors import BadInput
@@ -115,9 +115,11 @@ class Released:
             return replace(samples, inputs=samples.inputs[:, inputs], mean=mean, std=std)
 
         standardized = dataset.standardized
+        # Not of how many: one that a single sample has would count.
+        known = counted(len(private & {*kept}), "frequent category", "frequent categories")
         line = (
-            f"training.privacy.pipeline: {len(private & {*kept})} of {len(private)} categories are frequent "
-            "enough to be released; a larger epsilon_share, or `values` of the columns, keep more"
+            f"training.privacy.pipeline: {known} released; a larger epsilon_share, or `values` of the "
+            "columns, keep more"
         )
         return replace(
             dataset.changed(select), notices=(*dataset.notices, line), shape=(len(kept),),
