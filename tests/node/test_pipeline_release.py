@@ -61,6 +61,9 @@ def test_all_nodes_normalize_by_what_they_have_released_together(tmp_path):
         assert released.item() == pytest.approx(true.item(), rel=0.15) and released.item() != true.item()
     dataset = tried.samples.dataset
     assert torch.equal(dataset.test.mean, dataset.train.mean) and dataset.fitted == ()
+    assert tried.samples.released.values(dataset) == {
+        "inputs": [], "mean": [dataset.train.mean.item()], "deviation": [dataset.train.std.item()]
+    }  # fmt: skip
     again, secure = ([statistics(experiment(tmp_path, *given)) for _ in range(2)] for given in ([SEEDED], []))
     assert again[0] == again[1] and secure[0] != secure[1]
 
@@ -182,6 +185,9 @@ def test_a_run_says_it_and_a_resumed_one_takes_what_it_has_released(tmp_path):
     (row,), spent = summary["privacy"]["pipeline"], summary["privacy"]["epsilon"]
     assert row["what"] == f"{WHAT}, the values of kind" and row["how"] == "noise"
     assert row["epsilon"] < spent["0"] and summary["privacy"]["no_claim"] == {}
+    assert summary["privacy"]["released"].keys() == {"inputs", "mean", "deviation", "categories"}
+    assert summary["privacy"]["released"]["inputs"] == ["age", "dose"]
+    assert summary["privacy"]["released"]["categories"] == ["kind=a", "kind=b"]
     line = f"before the steps: {row['what']}: noise, by itself epsilon {row['epsilon']:.4f}"
     assert ("", line) in list(_privacy(summary))
     decentnode.resume(run, rounds=6, progress=False)
@@ -189,6 +195,8 @@ def test_a_run_says_it_and_a_resumed_one_takes_what_it_has_released(tmp_path):
     assert [count for *_, count in history] == [1, 12], "six rounds, and one release"
     settings = loader.load(run / "config.yaml")
     first, again = (Experiment.from_settings(settings, run_dir=run) for _ in range(2))
+    for found, kind in zip(statistics(first), ("mean", "deviation"), strict=True):
+        assert summary["privacy"]["released"][kind] == found[:2].tolist()
     for one, other in zip(statistics(first), statistics(again), strict=True):
         assert torch.equal(one, other)
     assert not torch.equal(statistics(first)[0], statistics(Experiment.from_settings(settings))[0])

@@ -133,6 +133,7 @@ def _privacy(
     if plugin is None:
         return None
     described: dict[str, Any] = plugin.make().described()
+    released = experiment.samples.released
     doubts: dict[str, list[int]] = {"it was lost before it could say": list(lost)} if lost else {}
     for rank, report in finished.items():
         for reason in report.doubts:
@@ -145,6 +146,7 @@ def _privacy(
         "epsilon": {str(rank): end.epsilon for rank, end in finished.items() if end.epsilon is not None},
         "no_claim": doubts,
         "pipeline": pipeline_of(experiment.graph.graph, experiment.samples),
+        "released": released.values(experiment.samples.dataset) if released is not None else None,
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -126,6 +126,22 @@ class Released:
             names=tuple(dataset.names[index] for index in kept),
             standardized=None if standardized is None else standardized[inputs], categories={},
         )  # fmt: skip
+
+    def values(self, dataset: LoadedDataset) -> dict[str, list[Any]]:
+        """What all nodes have released together, for the summary; `dataset`: normalized by it."""
+        found: dict[str, list[Any]] = {}
+        if self.moments.count:
+            mean, std = dataset.train.mean, dataset.train.std
+            chosen = dataset.standardized
+            if chosen is None:
+                chosen = torch.full((mean + std).shape, True)
+            found["inputs"] = [*_names(dataset, chosen)]
+            found["mean"], found["deviation"] = (
+                of.expand(chosen.shape)[chosen].tolist() for of in (mean, std)
+            )
+        if self.moments.columns:
+            found["categories"] = [*self.kept]
+        return found
 
     def of_node(self, dataset: LoadedDataset, rank: int) -> Normalizer:
         """How a node normalizes by what it has released itself, if it has samples."""
