@@ -27,9 +27,11 @@ TRANSPORTS = {
         "training.pace=instant",
     ],
 }
-LEFT_OUT = {"asynchronous", "shatter"}
+LEFT_OUT = {"asynchronous", "async_diloco", "shatter"}
 SEEDED = {
+    "decor": ["training.privacy.generator=seeded"],
     "dp_sgd": ["training.privacy.generator=seeded"],
+    "mafalda_sgd": ["training.privacy.generator=seeded"],
     "zip_dl": ["sharing.generator=seeded"],
     "muffliato": ["sharing.generator=seeded"],
     "reference": ["training.privacy.generator=seeded"],
