@@ -23,6 +23,7 @@ from decentnode.cli.words import (
     complete_config,
     examples,
     import_torch,
+    uncollected,
 )
 from decentnode.core.hooks import found
 from decentnode.core.process_setup import (
@@ -144,7 +145,8 @@ def launch(
     """
     # Before the import of what other systems lack.
     check_kernel()
-    from decentnode.launcher.start import run_here
+    with uncollected():
+        from decentnode.launcher.start import run_here
 
     code, _ = run_here(settings, config, overrides, resume_plan=resume_plan, or_resume=or_resume)
     raise typer.Exit(code)
@@ -683,8 +685,9 @@ def read(config: Path, overrides: Sequence["Override"] | None, announces_defects
 
     document = extends.read(config)
     import_torch()
-    from decentnode.config.error_locations import plugin_errors_as_bad_input
-    from decentnode.config.loader import understand
+    with uncollected():
+        from decentnode.config.error_locations import plugin_errors_as_bad_input
+        from decentnode.config.loader import understand
 
     try:
         with plugin_errors_as_bad_input():

@@ -76,6 +76,7 @@ from decentnode.launcher.state.target import Target
 from decentnode.mapping.job import repetition, seconds_to_stop
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
+from decentnode.node.plugin_sources import package_digest
 
 POLL_INTERVAL = 0.1
 PROGRESS_INTERVAL = 0.25
@@ -249,6 +250,8 @@ class Launcher:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
         self._fork()
         try:
+            # The run records it when it begins; it is kept, and costs no time while the nodes start.
+            package_digest()
             # A signal ends the wait for the local nodes and for the other machines.
             try:
                 self._gather()

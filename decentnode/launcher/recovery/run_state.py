@@ -69,9 +69,11 @@ class RunState:
         join = Join(
             machine=self._machine, version=__version__, digest=config.hash_of(agreed),
             dataset=experiment.samples.digest, job=self._job, code=experiment.sources.parts,
-            package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
+            torch=str(torch.__version__),
             settings=config.flattened(agreed), or_resume=self._or_resume, address=own if self._job else "",
         )  # fmt: skip
+        if len(experiment.mapping.machines) > 1:
+            join = msgspec.structs.replace(join, package=package_digest(), files=package_hashes())
         if self.resume_plan is None:
             nothing = {rank: [FROM_THE_START] for rank in self._local}
             return msgspec.structs.replace(join, offers=nothing) if self._or_resume else join
