@@ -1,12 +1,13 @@
 """Forked processes: their pipes, their exit codes, and what is left where none can be forked."""
 
 import errno
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from decentnode.core.process_setup import ForkedProcess
+from decentnode.core.process_setup import ForkedProcess, use_huge_pages
 
 
 def open_here():
@@ -50,3 +51,20 @@ def test_where_no_process_can_be_forked_nothing_stays_open(monkeypatch):
     with pytest.raises(OSError, match="temporarily"):
         ForkedProcess(lambda *ends: 0, down=1, up=2)
     assert open_here() == before
+
+
+def test_memory_in_huge_pages_has_the_same_content_here_and_in_a_fork():
+    content = bytes(range(256)) * (8 << 12)
+
+    def work():
+        memory = mmap.mmap(-1, len(content), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:] = content
+        use_huge_pages()
+
+        def write():
+            memory[5_000_000] = 77
+            return int(memory[:] != content[:5_000_000] + b"M" + content[5_000_001:])
+
+        return ForkedProcess(write).reap()[0] or int(memory[:] != content)
+
+    assert ForkedProcess(work).reap()[0] == 0

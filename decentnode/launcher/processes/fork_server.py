@@ -23,7 +23,7 @@ from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Restarted
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools
+from decentnode.core.process_setup import ForkedProcess, die_with, end_thread_pools, use_huge_pages
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
@@ -31,6 +31,8 @@ from decentnode.node.host_process import PRINT_STACKS, ForkContext, run_host
 
 INCARNATIONS = 16
 """Incarnations of one process per start of a machine: the first, and one for each restart."""
+MANY_PROCESSES = 128
+"""Forks that save the 0.3 s of the move to huge pages: each takes 4 ms less, and each exit as much."""
 KILL, START = b"k", b"s"
 HELD = "server.lock"
 """The file in the directory of the sockets that all processes of a run hold."""
@@ -65,6 +67,8 @@ class ForkServer:
         gc.collect()
         gc.freeze()
         end_thread_pools()
+        if len(positions) >= MANY_PROCESSES:
+            use_huge_pages()
         try:
             self.process = ForkedProcess(partial(_serve, fork_context, [*positions]), down=1, up=1)
         except OSError as error:
