@@ -68,7 +68,11 @@ class Ended:
 
 
 def call(words: list[str], **environment: str) -> Ended:
-    """Runs a Python command; raises RuntimeError with the end of its output when it fails."""
+    """Runs a Python command; raises RuntimeError with the end of its output when it fails.
+
+    Python keeps its bytecode, whatever the environment says: without it a start compiles 540 files, in .5 s.
+    """
+    environment = {"PYTHONDONTWRITEBYTECODE": "", **environment}
     began, before = time.monotonic(), cpu_of_children()
     ended = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True,
