@@ -76,14 +76,18 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     """Real seconds since the start, where `seconds` are those of a simulation."""
 
 
+def name_of(ranks: Sequence[int]) -> str:
+    """The name of what these nodes share, or of what one has: `RANK` or `FIRST-LAST`."""
+    return f"{ranks[0]:05d}-{ranks[-1]:05d}" if len(ranks) > 1 else f"{ranks[0]:05d}"
+
+
 class RecordFile(LineFile):
     """The records of one node, `RANK.jsonl`, or of all nodes of a process with many, `FIRST-LAST.jsonl`."""
 
     def __init__(self, directory: Path, ranks: Sequence[int], warn: Warn = lambda _: None) -> None:
         """`warn` gets one line when the disk refuses records."""
         self.is_shared = len(ranks) > 1
-        name = f"{ranks[0]:05d}-{ranks[-1]:05d}" if self.is_shared else f"{ranks[0]:05d}"
-        super().__init__(directory / f"{name}.jsonl", warn, collects=self.is_shared)
+        super().__init__(directory / f"{name_of(ranks)}.jsonl", warn, collects=self.is_shared)
         self._cut_back_to: int | None = None
 
     def cut_back(self, round: int) -> None:
@@ -176,9 +180,10 @@ class Records:
     def sync(self, waits: bool = True) -> str:
         """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is.
 
-        `waits`: whether for the disk, and not only until the operating system has their lines.
+        `waits`: whether for the disk, and not only until the operating system has their lines. A file that
+        nodes share is synced for all of them at once (`CheckpointFile`).
         """
-        lines = self._file.sync() if waits else self._file.flush()
+        lines = self._file.sync() if waits and not self._file.is_shared else self._file.flush()
         return first_problem([lines, *(kept.sync() for kept in self._auxiliary)])
 
     def close(self) -> str:

@@ -20,6 +20,7 @@ from decentnode.models.module_state import keeps_only_tensors
 from decentnode.node.asynchronous.loop import AsyncParticipant
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import LiveSchedule, schedule_for
+from decentnode.node.checkpoint.checkpoint_file import CheckpointFile
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import NodeEvaluation, NodeResources, is_due
@@ -70,6 +71,8 @@ class NodeHost:
     executor: StepExecutor = field(default_factory=StepExecutor)
     record_file: RecordFile | None = None
     """The file of the records of all nodes; None: each node has its own."""
+    checkpoint_file: CheckpointFile | None = None
+    """That of their checkpoints, likewise."""
     module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
     """By device the network that all nodes use in turn, where one can serve them all."""
 
@@ -160,7 +163,7 @@ class ParticipantFactory:
         records = Records(record_file, auxiliary=auxiliary, clock=clock)
         checkpoints = NodeCheckpoints(
             resources.identity, settings.checkpoint.every, settings.checkpoint.final, reporter,
-            rank=rank, scheduler=scheduler, records=records,
+            rank=rank, scheduler=scheduler, records=records, file=host.checkpoint_file,
         )  # fmt: skip
         adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
             local_steps, scheduler.heartbeat, clock

@@ -43,6 +43,7 @@ from decentnode.errors import (
 from decentnode.formats.records import RecordFile, private_megabytes
 from decentnode.graph.overlays.served import ServedGraph
 from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.checkpoint_file import CheckpointFile
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.evaluation import NodeResources
@@ -59,8 +60,8 @@ from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 from decentnode.training.settings import Factory
 
-MOST_RECORD_FILES = 256
-"""The nodes of a process that have files of records of their own; more of them share one."""
+MOST_OWN_FILES = 256
+"""The nodes of a process that have files of their own for records and checkpoints; more of them share one."""
 OBJECTS_PER_NODE = 100
 """New objects of a node between two collections of garbage: about those of two rounds."""
 PRINT_STACKS = signal.SIGQUIT
@@ -150,6 +151,9 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
     finally:
+        if host.checkpoint_file is not None:
+            # Nodes that have failed are not waited for.
+            host.checkpoint_file.commit()
         executor.close()
         # Also after a failure: peers may still read what this process has sent.
         communication.close(farewell_timeout)
@@ -261,11 +265,15 @@ def prepare_process(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.schemes.most_payload_bytes, experiment.layout.nbytes))
-    record_file = None
-    if len(ranks) > MOST_RECORD_FILES:
+    record_file = checkpoint_file = None
+    # The ranks of a script are threads, which write beside each other.
+    if len(ranks) > MOST_OWN_FILES and not experiment.settings.is_of_scripts:
         record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
+        checkpoint_file = CheckpointFile(ranks, record_file)
     executor = experiment.execution.executor(len(ranks), marks=lambda rank: heartbeats.of(rank).marks)
-    host = NodeHost(fork_context, communication, clock, len(ranks) > 1, executor, record_file)
+    host = NodeHost(
+        fork_context, communication, clock, len(ranks) > 1, executor, record_file, checkpoint_file
+    )
     return directory, host
 
 

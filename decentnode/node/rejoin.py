@@ -68,8 +68,8 @@ def rejoin_nodes(
 
 def _resume(nodes: Sequence[Participant], identity: RunIdentity) -> int:
     """Restores all nodes to the newest round that each has a valid checkpoint of; returns that round."""
-    saved = [set(checkpoint.rounds(identity.directory, node.rank)) for node in nodes]
-    for round in sorted(set.intersection(*saved), reverse=True):
+    saved = checkpoint.rounds_of(identity.directory, [node.rank for node in nodes])
+    for round in sorted(set.intersection(*map(set, saved.values())), reverse=True):
         try:
             # All are read before any node is restored: all must continue after one round.
             checkpoints = [_read(node, identity, round) for node in nodes]
@@ -105,9 +105,10 @@ def _find_models(
     That is a neighbor's model if one is sent, otherwise that of another node of this process, otherwise the
     initial model.
     """
-    saved = [round for node in nodes for round in checkpoint.rounds(identity.directory, node.rank)]
+    saved = checkpoint.rounds_of(identity.directory, [node.rank for node in nodes])
     # Before any agreement on a round: to read checkpoints and fetch models may take long.
-    before = communication.locate(peers, max(saved), deadline) if saved else 0
+    last = max((rounds[-1] for rounds in saved.values() if rounds), default=None)
+    before = 0 if last is None else communication.locate(peers, last, deadline)
     restored = {node.rank for node in nodes if _restored(node, identity, before)}
     lacking = [node for node in nodes if node.rank not in restored]
     fetched = _fetch_models(lacking, peers, communication, deadline=deadline)

@@ -4,14 +4,17 @@
 
 costs: processor time of a node in a round among 256, 1,024, 4,096 and 16,384 nodes, from pairs of runs of
 different lengths. large: one run of 16,384 nodes and 40 rounds, with its memory and the processor time of the
-launcher. lenet: 1,024 nodes of LeNet (89,834 parameters) on images like CIFAR-10, 20 rounds. overhead:
-what a node's round takes beside its step and its mix, all nodes in this process. batch: a step by the loop
-beside one in batches of nodes (training.execution), in turns; the rest of a round is left out.
+launcher. stop: seconds from SIGINT to the exit of a run, with a checkpoint of all its nodes, and of
+`decentnode resume` until its first round begins. lenet: 1,024 nodes of LeNet (89,834 parameters) on images
+like CIFAR-10, 20 rounds. overhead: what a node's round takes beside its step and its mix, all nodes in this
+process. batch: a step by the loop beside one in batches of nodes (training.execution), in turns; the rest of
+a round is left out.
 """
 
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,7 +44,7 @@ from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.training.training import StepExecutor, StepResult, SubmittedStep, Training
 
-PARTS = ("batch", "costs", "large", "lenet", "overhead")
+PARTS = ("batch", "costs", "large", "lenet", "overhead", "stop")
 NODES = (256, 1024, 4096, 16384)
 WORK = 16384
 """Rounds of all nodes together between the two runs of a pair, at least."""
@@ -50,6 +53,8 @@ SMALL_NODES, SMALL_ROUNDS = 64, 4
 REPEATS, LEAST_BATCH_GAIN = 3, 8
 BATCH_NODES, BATCH_ROUNDS = 1024, 20
 MOST_GROWTH, MOST_MINUTES, MOST_GB, MOST_OVERHEAD_MS, MOST_SHARE = 1.3, 10, 12, 0.25, 0.05
+MOST_STOP_SECONDS, ENDLESS = 20, 100_000
+STOPPED = 128 + signal.SIGINT
 LIMIT = 3600.0
 """Seconds of one run, at most."""
 CHECK_INTERVAL = 0.1
@@ -103,8 +108,57 @@ def run(*overrides: str) -> LongRun:
 
 def is_started(directory: Path) -> bool:
     """Whether the first round of a run has begun."""
+    return starts(directory) > 0
+
+
+def starts(directory: Path) -> int:
+    """How often the nodes of a run have begun a round as its first one, at its start or as it was resumed."""
     events = directory / "events.jsonl"
-    return events.exists() and b'"started"' in events.read_bytes()
+    return events.read_bytes().count(b'"started"') if events.exists() else 0
+
+
+def stopped_and_resumed(*overrides: str) -> dict[str, float]:
+    """A run that is stopped after some rounds, and once more after it was resumed; raises RuntimeError."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        directory, log = Path(folder, "run"), Path(folder, "output")
+        run = "run", str(CONFIGS / "simulate.yaml"), f"run_dir={directory}", *overrides
+        _, stop = until_stopped(directory, log, *run)
+        resume, _ = until_stopped(directory, log, "resume", str(directory))
+        summary = json.loads((directory / "summary.json").read_text())
+        return {
+            "stop_seconds": round(stop, 1), "resume_seconds": round(resume, 1),
+            "checkpoint_mb": round(summary["checkpoint_bytes"] / 1e6),
+        }  # fmt: skip
+
+
+def until_stopped(directory: Path, log: Path, *arguments: str) -> tuple[float, float]:
+    """Seconds of a command until its first round began, and from SIGINT, a round later, to its exit."""
+    before, records = starts(directory), 0
+    with log.open("w") as output:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "decentnode", *arguments], cwd=ROOT, stdout=output, stderr=output
+        )
+        while process.poll() is None and starts(directory) == before:
+            time.sleep(CHECK_INTERVAL)
+            records = bytes_of_records(directory)
+        started = time.monotonic()
+        while process.poll() is None and bytes_of_records(directory) == records:
+            time.sleep(CHECK_INTERVAL)
+        process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        try:
+            process.wait(LIMIT)
+        finally:
+            process.kill()
+    if process.returncode != STOPPED:
+        raise RuntimeError(f"the run ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+    return started - began, time.monotonic() - asked
+
+
+def bytes_of_records(directory: Path) -> int:
+    """The bytes of all records of a run so far."""
+    return sum(path.stat().st_size for path in (directory / "records").glob("*"))
 
 
 def processor_seconds(pid: int) -> float:
@@ -206,9 +260,9 @@ def lenet(folder: Path, nodes: int) -> list[str]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
-    options.add_argument("--nodes", type=int, help=f"of the large run; default: {MOST_NODES}")
+    options.add_argument("--nodes", type=int, help=f"of the large and the stopped run; default: {MOST_NODES}")
     options.add_argument("--rounds", type=int, help=f"of the large run; default: {ROUNDS}")
-    options.add_argument("--override", action="append", default=[], help="of costs and of the large run")
+    options.add_argument("--override", action="append", default=[], help="of costs, large and stop")
     arguments = options.parse_args()
     small, parts = arguments.small, arguments.part or PARTS
     nodes = arguments.nodes or (SMALL_NODES if small else MOST_NODES)
@@ -268,6 +322,12 @@ def main() -> None:
             Target("GB of the machine's memory taken", used / 1000, "at most", MOST_GB),
             Target("the launcher's processor time over that of the rest", share, "at most", MOST_SHARE),
         ]
+    if "stop" in parts:
+        never = "evaluation={every: 0, final: false, figures: false}"
+        stop = stopped_and_resumed(*of_nodes(nodes, ENDLESS), never, *arguments.override)
+        add(part="stop", nodes=nodes, **stop)
+        name = f"seconds of a stop with a checkpoint of {nodes} nodes"
+        targets.append(Target(name, stop["stop_seconds"], "at most", MOST_STOP_SECONDS))
     if "lenet" in parts:
         size, rounds = (16, 2) if small else (LENET_NODES, LENET_ROUNDS)
         with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:

@@ -29,9 +29,12 @@ from decentnode.errors import BadInput, ExitCode
 from decentnode.formats.reader import SCHEMA, read_object
 from decentnode.formats.records import RoundRecord, read_records, write_atomically
 from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.checkpoint_file import CheckpointFile
 from decentnode.node.checkpoint.store import RunStamp
 
 STAMP = RunStamp(1, 0, "torn")
+RANKS = range(2)
+"""Nodes whose checkpoints are in one file."""
 ELEMENTS = 20_000
 LONGEST = 0.05
 """Seconds that a writer lives at most, once it writes."""
@@ -55,17 +58,27 @@ def write_for_ever(folder: Path, first: int, acknowledge: int) -> NoReturn:
     """One round after the other; each file that was written is acknowledged with its round."""
     records = LineFile(folder / "00000.jsonl")
     directory, round = folder / checkpoint.FOLDER, first
-    checkpoint.clean_up(directory, 0)
+    file = CheckpointFile(RANKS)
+    checkpoint.clean_up(directory / file.name)
     while True:
         records.append(msgspec.json.encode(RoundRecord(0, round)))
         os.write(acknowledge, _WORD.pack(_RECORD, round))
-        checkpoint.save(directory, 0, round, state_of(round), STAMP)
+        save(directory, file, round)
         os.write(acknowledge, _WORD.pack(_CHECKPOINT, round))
         for old in checkpoint.rounds(directory, 0)[:-2]:
-            checkpoint.delete(directory, 0, old)
+            checkpoint.delete(directory, RANKS, old)
         write_atomically(folder / "summary.json", {"schema": SCHEMA, "round": round})
         os.write(acknowledge, _WORD.pack(_SUMMARY, round))
         round += 1
+
+
+def save(directory: Path, file: CheckpointFile, round: int) -> None:
+    """Saves all nodes of the file; raises OSError."""
+    problems: list[str] = []
+    for rank in RANKS:
+        file.add(directory, rank, round, state_of(round), STAMP, problems.append)
+    if problems != [""] * len(RANKS):
+        raise OSError(*problems)
 
 
 def state_of(round: int) -> dict[str, Any]:
@@ -99,12 +112,13 @@ def wrongs(folder: Path, acknowledged: dict[int, int]) -> list[str]:
         records = [record.round for record in read_records(folder / "00000.jsonl")]
         if records != list(range(len(records))) or len(records) <= acknowledged.get(_RECORD, -1):
             damaged.append(f"records end with {records[-1:]}, acknowledged: {acknowledged}")
-        newest = checkpoint.newest(folder / checkpoint.FOLDER, 0, report_damage=damaged.append)
-        if newest is None:
-            if _CHECKPOINT in acknowledged:
-                damaged.append(f"no checkpoint, acknowledged: {acknowledged}")
-        elif newest.round < acknowledged.get(_CHECKPOINT, -1) or not is_whole(newest):
-            damaged.append(f"checkpoint of round {newest.round}, acknowledged: {acknowledged}")
+        for rank in RANKS:
+            newest = checkpoint.newest(folder / checkpoint.FOLDER, rank, report_damage=damaged.append)
+            if newest is None:
+                if _CHECKPOINT in acknowledged:
+                    damaged.append(f"no checkpoint, acknowledged: {acknowledged}")
+            elif newest.round < acknowledged.get(_CHECKPOINT, -1) or not is_whole(newest):
+                damaged.append(f"checkpoint of round {newest.round}, acknowledged: {acknowledged}")
         if (
             _SUMMARY in acknowledged
             and read_object(folder / "summary.json")["round"] < acknowledged[_SUMMARY]
@@ -130,7 +144,9 @@ def kill_often(folder: Path, kills: int, seed: int = 1) -> Found:
     for _ in range(kills):
         acknowledged = kill_once(folder, damage.rounds, chance)
         damage.kills += 1
-        damage.amid += any(folder.rglob("*.tmp"))
+        tensors = folder.rglob(f"*{checkpoint.TENSORS}")
+        lacks_manifest = any(not path.with_suffix(checkpoint.MANIFEST).exists() for path in tensors)
+        damage.amid += lacks_manifest or any(folder.rglob("*.tmp"))
         damage.wrongs += wrongs(folder, acknowledged)
         path = folder / "00000.jsonl"
         damage.rounds = len(read_records(path)) if path.exists() else 0
@@ -198,7 +214,7 @@ def write_protect_checkpoints(disk: Path) -> list[str]:
     folder = disk / "run" / checkpoint.FOLDER
     folder.mkdir()
     mount(folder, "size=4m")
-    checkpoint.save(folder, 0, 7, state_of(7), STAMP)
+    save(folder, CheckpointFile(RANKS), 7)
     mount(folder, "remount,ro")
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=60)

@@ -22,7 +22,7 @@ resume coded
     | {here}/coded: the code is not that of this run: corpus_nets.py; use the code that it began with, or
     + continue with --accept-code-change (in Python accept_code_change=True)
 resume coded --accept-code-change
-    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000;
+    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints;
     + begin a new run, which checkpoint.final or checkpoint.every lets continue
 resume older
     | {here}/older/run.json: has schema 2; this version of decentnode reads schema 3

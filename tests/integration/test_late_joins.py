@@ -10,6 +10,7 @@ from decentnode.formats.reader import EvaluationRow, read_evaluations
 from decentnode.node.checkpoint import store as checkpoint
 from tests.integration.running import Run, alive, call, wait_until
 from tests.integration.test_machines import machines
+from tests.support import checkpoints
 
 ENDLESS = ["rounds=100000", "evaluation.every=0", "sharing=faulty:Paced"]
 SLOWER = "sharing.pace=0.05"
@@ -54,9 +55,9 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     died, directory = run.records(2)[-1].round, run.run_dir / "checkpoints"
     found, later = checkpoint.newest(directory, 2), 90_000
     found.state["node"]["round"] = later
-    checkpoint.save(directory, 2, later, found.state, found.stamp)
+    checkpoints.save(directory, 2, later, found.state, found.stamp)
     for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
-        checkpoint.delete(directory, 2, round)
+        checkpoint.delete(directory, [2], round)
     assert restart_node(run, 2) == (0, "rank 2: started again\n")
     # Rounds are quicker here than what is said about them, so an edge may come back at the second try.
     wait_until(

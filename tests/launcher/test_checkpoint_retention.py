@@ -12,6 +12,7 @@ from decentnode.launcher.state.messages import Join
 from decentnode.mapping.base import Linear, Machine
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import RunStamp
+from tests.support import checkpoints
 
 STAMP = RunStamp(1, 0, "")
 
@@ -22,7 +23,7 @@ def kept(directory, rank):
 
 def save(directory, found, rank, *rounds):
     for round in rounds:
-        checkpoint.save(directory, rank, round, {"round": round}, STAMP)
+        checkpoints.save(directory, rank, round, {"round": round}, STAMP)
         found.note(rank, round)
 
 
@@ -116,7 +117,7 @@ def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
 
 
 def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_reported_once(tmp_path, monkeypatch):
-    def refuse(directory, rank, round):
+    def refuse(directory, ranks, round, only_files):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     retention = CheckpointRetention(tmp_path, range(2), range(2))
@@ -125,7 +126,7 @@ def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_reported_once(tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "delete", refuse)
         assert retention.tend(lost=[])
-    assert retention.problem == "checkpoints of rank 1 cannot be deleted: Read-only file system"
+    assert retention.problem == "checkpoints of round 1 cannot be deleted: Read-only file system"
     assert kept(tmp_path, 0) == kept(tmp_path, 1) == [0, 1, 2]
     for rank in range(2):
         save(tmp_path, retention, rank, 3)

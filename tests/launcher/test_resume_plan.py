@@ -35,6 +35,7 @@ from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.options import MODELS, effect_of
 from tests.integration.running import QUICKSTART
+from tests.support import checkpoints
 
 CONFIG = """
 name: trial
@@ -214,7 +215,7 @@ def test_a_machine_offers_all_that_is_good(tmp_path):
     past = begun(tmp_path)
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
         state = {"wall_seconds": float(round)}
-        checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
+        checkpoints.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
         record(tmp_path, rank, *range(20))
     assert past.with_checkpoints(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
 
@@ -359,7 +360,7 @@ def test_where_nothing_can_be_written_no_run_continues_and_one_line_says_so(tmp_
 def saved(tmp_path):
     """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
     past = begun(tmp_path)
-    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"wall_seconds": 1.0}, RunStamp(9, 0, "ab"))
+    checkpoints.save(tmp_path / checkpoint.FOLDER, 0, 9, {"wall_seconds": 1.0}, RunStamp(9, 0, "ab"))
     record(tmp_path, 0, *range(10))
     with (tmp_path / "records" / "00000.jsonl").open("ab") as file:
         file.write(b'{"rank":0,"ro')
@@ -374,7 +375,7 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
 
 def test_a_checkpoint_that_records_do_not_reach_is_not_offered(saved):
     """What is missing there would never be written again."""
-    checkpoint.save(saved.run_dir / checkpoint.FOLDER, 0, 19, {"wall_seconds": 2.0}, RunStamp(9, 0, "ab"))
+    checkpoints.save(saved.run_dir / checkpoint.FOLDER, 0, 19, {"wall_seconds": 2.0}, RunStamp(9, 0, "ab"))
     path = saved.run_dir / "records" / "00000.jsonl"
     for rounds, offered in ((range(20), [9, 19]), (range(19), [9]), (range(9), None), (range(10, 20), [19])):
         record(saved.run_dir, 0, *rounds)

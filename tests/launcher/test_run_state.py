@@ -15,6 +15,7 @@ from decentnode.launcher.state.messages import Start
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from tests.launcher.test_resume_plan import CONFIG
+from tests.support import checkpoints
 
 RANKS = [2, 3]
 """Those of machine 1."""
@@ -44,7 +45,7 @@ def late(tmp_path):
     run_state.identity.settle(7, 1)
     for rank in RANKS:
         for round in (1, 4, 9):
-            checkpoint.save(
+            checkpoints.save(
                 run_state.identity.directory, rank, round, {"wall_seconds": 1.5}, run_state.identity.stamp
             )
         lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]

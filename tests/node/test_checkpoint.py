@@ -26,10 +26,12 @@ from decentnode.errors import BadInput
 from decentnode.formats.records import RecordFile, Records, RoundRecord, read_records
 from decentnode.models.module_state import equal
 from decentnode.models.state_encoding import UnknownKind
+from decentnode.node.checkpoint import checkpoint_file
 from decentnode.node.checkpoint import node_checkpoints as checkpointing
 from decentnode.node.checkpoint import safetensors_io as tensor_file
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint, RunStamp
+from tests.support import checkpoints
 
 STAMP = RunStamp(run_id=77, incarnation=2, settings="ab" * 32)
 
@@ -52,7 +54,7 @@ def same(one, other):
 
 
 def store(tmp_path, state, rank=3, round=9):
-    checkpoint.save(tmp_path, rank, round, state, STAMP)
+    checkpoints.save(tmp_path, rank, round, state, STAMP)
     return (
         tmp_path / f"{rank:05d}" / f"{round:08d}.safetensors",
         tmp_path / f"{rank:05d}" / f"{round:08d}.json",
@@ -173,10 +175,12 @@ def test_any_byte_that_changed_is_noticed(tmp_path):
     assert same(checkpoint.read(tmp_path, 3, 9).state, STATE)
 
 
-def test_a_file_that_was_cut_off_or_grew_is_noticed(tmp_path):
-    for path in store(tmp_path, STATE):
+def test_a_file_that_was_cut_off_is_noticed_and_a_manifest_that_grew(tmp_path):
+    """Tensors of other nodes may follow."""
+    tensors, manifest = store(tmp_path, STATE)
+    for path, ends in ((tensors, ()), (manifest, (b"\0", b"\n"))):
         whole = path.read_bytes()
-        for broken in (*(whole[:length] for length in range(len(whole))), whole + b"\0", whole + b"\n"):
+        for broken in (*(whole[:length] for length in range(len(whole))), *(whole + end for end in ends)):
             path.write_bytes(broken)
             with pytest.raises(BadCheckpoint, match=path.name):
                 checkpoint.read(tmp_path, 3, 9)
@@ -189,7 +193,7 @@ def test_tensors_without_a_manifest_are_no_checkpoint(tmp_path):
     assert checkpoint.rounds(tmp_path, 3) == []
     assert checkpoint.newest(tmp_path, 3) is None
     (tmp_path / "00003" / "00000011.json.tmp").write_bytes(b"{")
-    checkpoint.clean_up(tmp_path, 3)
+    checkpoint.clean_up(tmp_path / "00003")
     assert not tensors.exists() and not list((tmp_path / "00003").iterdir())
 
 
@@ -224,7 +228,7 @@ def forged(tmp_path, tensors=None, **changes):
     content = path.read_bytes() if tensors is None else tensors
     path.write_bytes(content)
     manifest = json.loads(manifest_path.read_bytes())["manifest"]
-    manifest |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} | changes
+    manifest |= {"offset": 0, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} | changes
     text = msgspec.json.encode(manifest)
     sealed = {"sha256": hashlib.sha256(text).hexdigest(), "manifest": msgspec.Raw(text)}
     manifest_path.write_bytes(msgspec.json.encode(sealed) + b"\n")
@@ -279,13 +283,15 @@ def deep(levels):
     "changes",
     [
         {"schema": 1},
-        {"schema": 3},
+        {"schema": 2},
         {"schema": "1"},
         {"rank": 4},
         {"round": 10},
         {"round": 9.5},
         {"bytes": -1},
         {"bytes": 1 << 70},
+        {"offset": -1},
+        {"offset": 1 << 70},
         {"file": "../../etc/passwd"},
         {"sha256": None},
         {"state": {"tensor": ["../../x", [0], False]}},
@@ -344,21 +350,16 @@ def test_a_full_disk_tears_nothing(tmp_path, monkeypatch):
     assert same(checkpoint.newest(tmp_path, 3).state, STATE)
 
 
-@pytest.mark.parametrize("step", ["manifest", "folder"])
+@pytest.mark.parametrize("step", ["write_durably", "sync_folder", "os.fsync"])
 def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monkeypatch, step):
     store(tmp_path, STATE, round=4)
 
-    def write(path, pieces, syncs):
-        if step == "manifest" and path.suffix == ".json":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return durable.write_durably(path, pieces, syncs=syncs)
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def sync(folder):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(checkpoint, "write_durably", write)
-    monkeypatch.setattr(checkpoint, "sync_folder", durable.sync_folder if step == "manifest" else sync)
-    with pytest.raises(OSError):
+    module, name = (checkpoint_file.os, "fsync") if step == "os.fsync" else (checkpoint_file, step)
+    monkeypatch.setattr(module, name, refuse)
+    with pytest.raises(OSError, match="No space"):
         store(tmp_path, STATE, round=9)
     assert sorted(path.name for path in (tmp_path / "00003").iterdir()) == [
         "00000004.json", "00000004.safetensors"
@@ -446,9 +447,6 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
         return write(fd, content)
 
     monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
-    monkeypatch.setattr(
-        checkpoint, "write_durably", lambda path, pieces, syncs: path.write_bytes(b"".join(pieces))
-    )
     records = Records(RecordFile(tmp_path, [3]))
     records.write(RoundRecord(3, 9), ByteCounters())
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
@@ -464,21 +462,13 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     assert [record.round for record in read_records(tmp_path / "00003.jsonl")] == [9]
 
 
-def test_a_good_checkpoint_is_not_written_again_and_so_not_at_risk(tmp_path, monkeypatch):
-    paths = store(tmp_path, STATE)
-    before = [path.stat().st_ino for path in paths]
-    monkeypatch.setattr(durable.os, "write", None)
-    store(tmp_path, STATE)
-    assert [path.stat().st_ino for path in paths] == before
-
-
 def test_one_that_is_bad_or_of_another_run_is_written_again(tmp_path):
     tensors, _ = store(tmp_path, STATE)
     tensors.write_bytes(b"")
     store(tmp_path, STATE)
     assert same(checkpoint.read(tmp_path, 3, 9).state, STATE)
     for stamp in (RunStamp(78, 0, STAMP.settings), RunStamp(78, 0, "other")):
-        checkpoint.save(tmp_path, 3, 9, {"of": stamp.settings}, stamp)
+        checkpoints.save(tmp_path, 3, 9, {"of": stamp.settings}, stamp)
         assert checkpoint.read(tmp_path, 3, 9).state == {"of": stamp.settings}
 
 

@@ -11,8 +11,10 @@ from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import StartError
 from decentnode.formats.records import read_records
 from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.checkpoint_file import CheckpointFile
 from decentnode.node.experiment import Experiment
 from decentnode.node.rejoin import rejoin_nodes
+from tests.support import checkpoints
 from tests.support.in_process import Nodes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -191,7 +193,7 @@ def test_who_rejoins_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_pa
     rejoin_nodes(back.nodes[:1], {0: [1]}, Neighbors(5), nodes.identity, 1.0)
     assert back.nodes[0].round == 1
     monkeypatch.setattr(type(back.nodes[0].scheduler), "is_cut_short", True)
-    monkeypatch.setattr(checkpoint, "save", None)
+    monkeypatch.setattr(CheckpointFile, "add", None)
     back.nodes[0].checkpoints.at_the_end(1, back.nodes[0].snapshot)
 
 
@@ -211,7 +213,7 @@ def test_a_node_whose_neighbors_are_all_in_its_process_has_the_model_that_a_sibl
 
 def test_where_no_neighbor_gives_a_model_a_sibling_gives_that_of_its_checkpoint(experiment, tmp_path):
     gone = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
-    checkpoint.save(gone.identity.directory, 1, 1, gone.nodes[1].snapshot(), gone.identity.stamp)
+    checkpoints.save(gone.identity.directory, 1, 1, gone.nodes[1].snapshot(), gone.identity.stamp)
     back, neighbors = Nodes(experiment, tmp_path / "again"), Neighbors(4)
     rejoin_nodes(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, gone.identity, 1.0)
     assert neighbors.asked == ["where", *10 * [5], "round"]
@@ -229,7 +231,7 @@ def test_all_nodes_of_a_process_have_one_deadline_to_fetch_models(experiment, tm
 def test_where_no_models_are_given_no_sibling_gives_one_either(experiment, tmp_path, monkeypatch):
     back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
     gone = Nodes(experiment, tmp_path / "gone").begin().run(0, 2)
-    checkpoint.save(back.identity.directory, 1, 1, gone.nodes[1].snapshot(), back.identity.stamp)
+    checkpoints.save(back.identity.directory, 1, 1, gone.nodes[1].snapshot(), back.identity.stamp)
     monkeypatch.setattr(type(back.nodes[0].sharing), "gives_model", False)
     began = back.models[0]
     rejoin_nodes(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, back.identity, 1.0)
@@ -268,7 +270,7 @@ def together(experiment, tmp_path):
 
 
 def test_where_all_nodes_share_a_process_they_continue_after_the_newest_round_that_all_have(together):
-    checkpoint.delete(together.saved, 3, 2)
+    checkpoint.delete(together.saved, [3], 2)
     back, asked = together.rejoin()
     assert asked == "alone from 2"
     assert {node.round for node in back.nodes} == {1} and torch.equal(back.models, together.models[1])
@@ -288,7 +290,7 @@ def test_a_round_of_which_one_of_them_has_a_bad_checkpoint_does_not_count(togeth
 def test_nodes_that_were_never_saved_together_begin_again(together, saved):
     ranks = {"by nobody": range(16), "by others than rank 0": [0]}.get(saved, [])
     for rank, round in product(ranks, range(3)):
-        checkpoint.delete(together.saved, rank, round)
+        checkpoint.delete(together.saved, [rank], round)
     if saved == "in another run":
         together.gone.identity.settle(7, 0)
     back, asked = together.rejoin()

@@ -87,7 +87,7 @@ def test_a_network_with_something_beside_its_tensors_serves_one_node():
     assert not any(map(keeps_only_tensors, (with_hook, normed, Own(3, 2))))
 
 
-def test_a_process_with_many_nodes_writes_one_file_of_records(tmp_path, monkeypatch):
+def test_a_process_with_many_nodes_writes_one_file_of_records_and_one_of_checkpoints(tmp_path, monkeypatch):
     """And a run of it resumes, and has the models of one with fewer nodes for each file."""
     monkeypatch.chdir(tmp_path)
     many = {
@@ -111,6 +111,13 @@ def test_a_process_with_many_nodes_writes_one_file_of_records(tmp_path, monkeypa
     assert frame["rank"].is_monotonic_increasing
     straight = decentnode.run(many, progress=False, rounds=3)
     assert straight.summary["model_hash"] == resumed.summary["model_hash"]
+    saved = run.directory / "checkpoints" / "00000-00299"
+    assert sorted(path.name for path in saved.iterdir()) == [
+        f"0000000{round}.{ending}" for round in (1, 2) for ending in ("json", "safetensors")
+    ]  # fmt: skip
+    assert decentnode.verify(run.directory) == []
+    (saved / "00000001.safetensors").write_bytes(b"")
+    assert len(decentnode.verify(run.directory)) == 300
     cut_back(file, 0)
     assert {len(of_rank) for of_rank in records_by_rank(run.directory).values()} == {1}
 

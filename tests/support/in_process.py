@@ -15,6 +15,7 @@ from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.factory import NodeFactory, NodeHost
+from tests.support import checkpoints
 
 
 def unheard_reporter():
@@ -86,7 +87,7 @@ class Nodes:
         """Checkpoints of all nodes, by the directory that they lie in."""
         for node in self.nodes:
             state = node.snapshot()
-            checkpoint.save(self.identity.directory, node.rank, node.round, state, self.identity.stamp)
+            checkpoints.save(self.identity.directory, node.rank, node.round, state, self.identity.stamp)
         return self.identity.directory
 
     def load(self, saved):

@@ -110,13 +110,18 @@ class CheckpointRetention:
         # Of all ranks: other machines delete the files of theirs.
         for rounds in self._known.values():
             rounds -= set(self._unneeded(rounds))
-        for rank in self._local:
+        unneeded: dict[int, set[int]] = {}
+        for rank, saved in checkpoint.rounds_of(self._directory, self._local).items():
+            for before in self._unneeded(saved):
+                unneeded.setdefault(before, set()).add(rank)
+        for before, without in unneeded.items():
             try:
-                for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
-                    checkpoint.delete(self._directory, rank, unneeded)
+                # A file that other ranks need stays as it is, because its process may be writing there.
+                checkpoint.delete(self._directory, without, before, only_files=True)
             except OSError as error:
                 # Tried again with the next round.
-                self.problem = f"checkpoints of rank {rank} cannot be deleted: {error.strerror or error}"
+                reason = error.strerror or error
+                self.problem = f"checkpoints of round {before + 1} cannot be deleted: {reason}"
         return True
 
     def _unneeded(self, rounds: Collection[int]) -> list[int]:

@@ -6,7 +6,7 @@ of it lives.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,12 @@ class ResumePlan:
         with _able_to_write(self.run_dir):
             # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
-        offers = {rank: self._good_rounds(records, rank, settings) for rank in ranks}
+        directory = self.run_dir / checkpoint.FOLDER
+        # The run is locked, so no process is writing these files.
+        for folder in directory.glob("[0-9]*"):
+            checkpoint.clean_up(folder)
+        saved = checkpoint.rounds_of(directory, ranks)
+        offers = {rank: self._good_rounds(records, rank, saved[rank], settings) for rank in ranks}
         # Other machines may lack that round; what is said of a later one then is written again.
         for round in sorted(set.intersection(*map(set, offers.values())))[-1:]:
             for line in records.problems(round) if round != FROM_THE_START else ():
@@ -233,12 +238,9 @@ class ResumePlan:
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
 
-    def _good_rounds(self, records: RunRecords, rank: int, settings: str) -> list[int]:
-        directory = self.run_dir / checkpoint.FOLDER
-        # The run is locked, so no process is writing these files.
-        checkpoint.clean_up(directory, rank)
+    def _good_rounds(self, records: RunRecords, rank: int, saved: Sequence[int], settings: str) -> list[int]:
         good, defects = [], []
-        for round in checkpoint.rounds(directory, rank):
+        for round in saved:
             try:
                 self._check(records, rank, round, settings)
                 good.append(round)
@@ -248,7 +250,7 @@ class ResumePlan:
             return [FROM_THE_START, *good]
         if not good:
             remedy = "begin a new run, which checkpoint.final or checkpoint.every lets continue"
-            reason = f"there is none in {directory / f'{rank:05d}'}; {remedy}"
+            reason = f"there is none in {self.run_dir / checkpoint.FOLDER}; {remedy}"
             if defects:
                 reason = f"{defects[-1]}; restore that file, or begin a new run"
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
@@ -258,7 +260,7 @@ class ResumePlan:
 
     def _check(self, records: RunRecords, rank: int, round: int, settings: str) -> None:
         saved = records.read_checkpoint(rank, round, self._state["run_id"])
-        path = self.run_dir / checkpoint.FOLDER / f"{rank:05d}" / f"{round:08d}.json"
+        path = saved.path
         # Other settings would continue with other numbers, without an error.
         if saved.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
@@ -268,7 +270,7 @@ class ResumePlan:
             raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
 
-    def begin(self, start: Start, ranks: Iterable[int], settings: Settings) -> None:
+    def begin(self, start: Start, ranks: Collection[int], settings: Settings) -> None:
         """Cuts the directory back to the round that all continue after, and records the settings.
 
         No node writes yet. Raises BadInput.
@@ -288,7 +290,7 @@ class ResumePlan:
             resolved = config.dump(replace(settings, run_dir=str(self.run_dir)))
             write_durably(self.config, [resolved.encode()])
 
-    def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
+    def _cut_back(self, last: int, ranks: Collection[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
         for path in record_files(self.run_dir):
             cut_back(path, last)
@@ -296,9 +298,9 @@ class ResumePlan:
             for folder in (MODELS, COORDINATES):
                 tensor_records.cut_back(self.run_dir, rank, last, folder)
             transcript.cut_back(self.run_dir, rank, last)
-            for round in checkpoint.rounds(directory, rank):
-                if round > last:
-                    checkpoint.delete(directory, rank, round)
+        for round in set[int]().union(*checkpoint.rounds_of(directory, ranks).values()):
+            if round > last:
+                checkpoint.delete(directory, ranks, round)
         cut_back(self.run_dir / "evaluations.jsonl", last)
         # That of an earlier end: a run that continues has not finished.
         (self.run_dir / "summary.json").unlink(missing_ok=True)

@@ -105,8 +105,7 @@ class RunRecords:
         directory = self.run_dir / checkpoint.FOLDER
         saved = checkpoint.read(directory, rank, round)
         if f"{saved.stamp.run_id:016x}" != run_id:
-            path = directory / f"{rank:05d}" / f"{round:08d}.json"
-            raise BadCheckpoint(f"{path}: is of another run, {saved.stamp.run_id:016x}")
+            raise BadCheckpoint(f"{saved.path}: is of another run, {saved.stamp.run_id:016x}")
         node = self.nodes.get(rank)
         if node is None or round not in node.losses:
             path = node.path if node else self.run_dir / "records" / f"{rank:05d}.jsonl"
@@ -257,10 +256,8 @@ def _problems(run_dir: Path, run_id: str) -> Iterator[str]:
     digests: dict[int, dict[int, str]] = {}
     """By round and rank, of the models in checkpoints."""
     settings = set()
-    names = (folder.name for folder in (run_dir / checkpoint.FOLDER).glob("[0-9]*"))
-    # Somebody may have kept a copy of a folder beside it.
-    for rank in sorted(int(name) for name in names if name.isdecimal()):
-        for round in checkpoint.rounds(run_dir / checkpoint.FOLDER, rank):
+    for rank, rounds in checkpoint.rounds_of(run_dir / checkpoint.FOLDER).items():
+        for round in rounds:
             try:
                 saved = records.read_checkpoint(rank, round, run_id)
                 vector = saved.state["node"]["vector"]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from decentnode.communication.launcher_link.shared_array import SharedMemory
 from decentnode.core.line_file import RateLimiter
 from decentnode.formats.records import Records
 from decentnode.models.state_encoding import UnknownKind
-from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.checkpoint_file import CheckpointFile
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
@@ -107,16 +108,21 @@ class NodeCheckpoints:
     rank: int
     scheduler: RoundScheduler
     records: Records
+    file: CheckpointFile | None = None
+    """That of all nodes of the process; None: this one has its own."""
     last: int = field(default=FROM_THE_START, init=False)
-    """The round of the last checkpoint that was saved or restored."""
-    _undone: int | None = field(default=None, init=False)
-    """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
+    """The round of the last checkpoint that was restored, saved, or waits for other nodes to be saved."""
+    _file: CheckpointFile = field(init=False)
     _limiter: RateLimiter = field(default_factory=RateLimiter, init=False)
+
+    def __post_init__(self) -> None:
+        self._file = self.file or CheckpointFile([self.rank])
 
     def after(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if that is due after the round it has just done."""
         if self.every and (round + 1) % self.every == 0:
             self._save(round, snapshot)
+        self._file.tend()
 
     def at_the_end(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node after its last round, if that is wanted or the run stops before its own last one."""
@@ -130,22 +136,12 @@ class NodeCheckpoints:
 
         Raises OSError.
         """
-        self.last, self._undone = min(self.last, round - 1), round
+        self.last = min(self.last, round - 1)
         # Before the report: the launcher must not find the later rounds after it.
         self.scheduler.heartbeat.go_back_to(round)
         # Before the deletion: no resume may count on files that are being deleted.
         self.reporter.send(Rejoined(self.rank, round))
-        directory, failed = self.identity.directory, None
-        for later in checkpoint.rounds(directory, self.rank):
-            try:
-                if later >= round:
-                    checkpoint.delete(directory, self.rank, later)
-            except OSError as error:
-                # Continues, so that one refused file leaves as few stale checkpoints as possible.
-                failed = error
-        checkpoint.clean_up(directory, self.rank)
-        if failed is not None:
-            raise failed
+        self._file.undo(self.identity.directory, round)
 
     def _save(self, round: int, snapshot: Snapshot, syncs: bool = True) -> None:
         self.scheduler.heartbeat.mark(round, Activity.CHECKPOINT)
@@ -155,14 +151,19 @@ class NodeCheckpoints:
             self._complain(round, gap)
             return
         directory, stamp = self.identity.directory, self.identity.stamp
+        before, self.last = self.last, round
+        done = partial(self._note, round, before)
         try:
-            is_undone = self._undone is not None and round >= self._undone
-            checkpoint.save(directory, self.rank, round, snapshot(), stamp, overwrite=is_undone, syncs=syncs)
+            self._file.add(directory, self.rank, round, snapshot(), stamp, done, syncs=syncs)
         except (OSError, UnknownKind, BadTensors) as error:
-            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            self._complain(round, reason)
+            done(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+
+    def _note(self, round: int, before: int, problem: str) -> None:
+        """Takes note that the node was saved after a round, or why not; `before`: the round it was before."""
+        if problem:
+            self.last = min(self.last, before)
+            self._complain(round, problem)
             return
-        self.last = round
         # Only now: on this report the launcher may delete older checkpoints.
         self.reporter.send(Checkpointed(self.rank, round))
 

@@ -104,7 +104,8 @@ class RunDirectory:
         if not (self.path / "run.json").exists():
             return False
         nodes = self.planned.settings.graph.make().num_nodes
-        return bool(set.intersection(*({*checkpoint.rounds(self.path / FOLDER, r)} for r in range(nodes))))
+        saved = checkpoint.rounds_of(self.path / FOLDER, range(nodes))
+        return bool(set.intersection(*map(set, saved.values())))
 
     @property
     def settings_change(self) -> str:
