@@ -123,8 +123,8 @@ def stopped_and_resumed(*overrides: str) -> dict[str, float]:
         directory, log = Path(folder, "run"), Path(folder, "output")
         run = "run", str(CONFIGS / "simulate.yaml"), f"run_dir={directory}", *overrides
         _, stop = until_stopped(directory, log, *run)
-        resume, _ = until_stopped(directory, log, "resume", str(directory))
         summary = json.loads((directory / "summary.json").read_text())
+        resume, _ = until_stopped(directory, log, "resume", str(directory))
         return {
             "stop_seconds": round(stop, 1), "resume_seconds": round(resume, 1),
             "checkpoint_mb": round(summary["checkpoint_bytes"] / 1e6),
