@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import cast
 
 from decentnode.communication.base import BufferSpec
@@ -98,7 +98,7 @@ class SimulatedLinks:
             if end > self._clock.nanoseconds:
                 self._loop.call_at_nanosecond(begin, self._cut, separates, end)
 
-    @property
+    @cached_property
     def may_fail(self) -> bool:
         """Whether some link may be down at some time."""
         return bool(self._outages)
@@ -150,7 +150,7 @@ class SimulatedLinks:
         one.
         """
         network = self._network
-        if self._outages or self.delivery_log is not None or not network.has_latency_alone:
+        if self.may_fail or self.delivery_log is not None or not network.has_latency_alone:
             return False
         for due, arrived in network.arrivals(self._clock.nanoseconds, source, targets).items():
             self._loop.call_at_nanosecond(due, deliver, arrived)

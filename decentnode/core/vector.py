@@ -347,6 +347,8 @@ class Vector(TwoSlots):
         memory for the copy that is trained instead of the model, by default made when it is needed.
         """
         super().__init__(module_tensors.layout, slots)
+        # Made once: what is sent is known by the tensor that it lies in (`Chain.encode_coefficients`).
+        self._shared = [slot[: self.layout.shared.numel] for slot in slots]
         self.module = module_tensors.module
         """The module whose tensors are views of it, while it is attached."""
         self._module_tensors = module_tensors
@@ -367,17 +369,18 @@ class Vector(TwoSlots):
     @property
     def shared(self) -> Tensor:
         """The part of the current model that a scheme sends and mixes: all but personal parameters."""
-        return self.values[: self.layout.shared.numel]
+        return self._shared[self._slot]
 
     @property
     def shared_spare(self) -> Tensor:
         """The part of the spare slot for the mix of what a scheme shares; its content is undefined."""
-        return self.spare[: self.layout.shared.numel]
+        return self._shared[1 - self._slot]
 
     def keep_personal(self) -> None:
         """Copies the personal parameters into the spare slot, to the mix of the others."""
         end = self.layout.shared.numel
-        self.spare[end:].copy_(self.values[end:])
+        if end < self.layout.numel:
+            self.spare[end:].copy_(self.values[end:])
 
     @property
     def trained(self) -> Tensor:

@@ -106,8 +106,10 @@ class RoundExchange:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
         self._heartbeat.mark(self._round, Activity.SEND)
-        # The median ignores single slow rounds, such as those with an evaluation.
-        usual = statistics.median(self._recent) if self._recent else 0.0
+        # The median ignores single slow rounds, such as those with an evaluation. In virtual time links tell
+        # who is lost, not deadlines.
+        is_timed = self._recent and not self.clock.is_virtual
+        usual = statistics.median(self._recent) if is_timed else 0.0
         deadline = self._timeouts.exchange_deadline(usual, starts=self._starts)
         handle = self.endpoint.exchange(outgoing, sources, key, deadline=deadline, layout=layout)
         if self._phase == 0 and self._meanwhile is not None:

@@ -65,13 +65,14 @@ class RoundScheduler:
             return None
         # Announced before `last_round` is read; in the other order the launcher could miss this round.
         self.heartbeat.mark(upcoming, Activity.BEGIN)
-        awake = AwakeClock(POLL_INTERVAL)
-        limit = awake.now() + Timeouts.undecided
-        if self._heartbeats.last_round == UNDECIDED:
+        last = self._heartbeats.last_round
+        if last == UNDECIDED:
+            awake = AwakeClock(POLL_INTERVAL)
+            limit = awake.now() + Timeouts.undecided
             await self._clock.wait_outside(
                 lambda: self._heartbeats.last_round != UNDECIDED or awake.now() > limit, POLL_INTERVAL
             )
-        last = self._heartbeats.last_round
+            last = self._heartbeats.last_round
         # Without a launcher no decision comes: the node ends here and is saved.
         if last == UNDECIDED or upcoming > last:
             return None

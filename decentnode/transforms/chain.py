@@ -99,7 +99,7 @@ class Chain(Stateful):
             parameters = None if transform.changes_basis else parameters
         return tuple(bound)
 
-    @property
+    @cached_property
     def follows_mixing(self) -> bool:
         """Whether some stage counts on `mixed` after every mix."""
         return any(transform.follows_mixing for transform in self.stages)
