@@ -81,6 +81,8 @@ from decentnode.node.plugin_sources import package_digest
 POLL_INTERVAL = 0.1
 PROGRESS_INTERVAL = 0.25
 """Seconds between two readings of the nodes' progress in shared memory."""
+MANY_NODES, REPORTS_INTERVAL = 256, 0.05
+"""With more nodes here their reports are read in such intervals: each wake-up takes longer than a report."""
 ROWS_INTERVAL = 0.25
 """Seconds between two passes over the evaluations of all nodes, unless all seem to be there."""
 SAME_REQUEST = {signal.SIGINT: Timeouts.same_interrupt, signal.SIGTERM: Timeouts.same_termination}
@@ -241,6 +243,8 @@ class Launcher:
         self._message_dispatcher.register(Arrived, self._send_rows)
         self._next_progress = 0.0
         """When the progress of the nodes is read next."""
+        self._reports_due = 0.0
+        """When reports of the nodes are waited for next."""
         self._rows_due = NEVER
         """When rows are looked for although nodes seem to lack; NEVER: no evaluation is reported."""
         self._has_all_rows = False
@@ -476,6 +480,7 @@ class Launcher:
         # The nodes first: they publish what is evaluated.
         reports = [*self._report_reader.read(), *self._evaluators.reports()]
         if reports:
+            self._reports_due = now + REPORTS_INTERVAL if len(self.membership.local) > MANY_NODES else 0.0
             # Nodes may have made progress.
             self._run_monitor.watchdog.check_soon()
         self._take([*reports, *self._run_monitor.watchdog.check(now)])
@@ -516,7 +521,9 @@ class Launcher:
         fds = list(self._evaluators.descriptors)
         if self._peer_service_process is not None:
             fds.append(self._peer_service_process.fd)
-        if not self._report_reader.closed:
+        if (pause := self._reports_due - time.monotonic()) > 0:
+            timeout = min(timeout, pause)
+        elif not self._report_reader.closed:
             fds.append(self._report_reader.fd)
         if self.run_id:
             fds += self._cluster.descriptors

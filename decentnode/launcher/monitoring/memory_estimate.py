@@ -22,6 +22,8 @@ TEMPORARY_COPIES = 2
 """Vectors that the gradient and the optimizer's step need for a while; nodes of a process take turns."""
 FRAMES_PER_SOURCE = 2
 """Payloads per neighbor that arrive through a socket: one in use, one early."""
+MOST_RANKS = 256
+"""Ranks whose neighbors and schemes are looked at; with more, as many that are spread over all."""
 WARN_ABOVE = 0.8
 SIGKILL_STATUS = -9
 
@@ -34,9 +36,10 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
     ranks = experiment.mapping.ranks_of(machine)
     processes = sum(process.machine == machine for process in experiment.processes)
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
-    frames = sum(_frames(experiment, rank, machine, in_place=in_place) for rank in ranks)
-    received = frames * experiment.schemes.most_payload_bytes
-    staging = sum(experiment.schemes.memory(rank).payload_bytes for rank in ranks)
+    some = ranks[:: -(-len(ranks) // MOST_RANKS) or 1]
+    frames = sum(_frames(experiment, rank, machine, in_place=in_place) for rank in some)
+    staging = sum(experiment.schemes.memory(rank).payload_bytes for rank in some)
+    payloads = frames * experiment.schemes.most_payload_bytes + staging
     # Its state per neighbor may come later.
     sharing = experiment.schemes.plain()
     sharing.begin(torch.zeros(experiment.layout.shared.numel, dtype=experiment.layout.dtype))
@@ -53,7 +56,8 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
     node = NODE_BYTES + vector * copies + _bytes_of(sharing.state_dict())
     process = PROCESS_BYTES + vector * TEMPORARY_COPIES
     evaluation = evaluators * (EVALUATOR_BYTES + vector)
-    return processes * process + len(ranks) * node + received + staging + evaluation
+    payloads = payloads * len(ranks) // max(1, len(some))
+    return processes * process + len(ranks) * node + payloads + evaluation
 
 
 def _optimizer_copies(experiment: Experiment) -> int:
