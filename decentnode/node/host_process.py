@@ -63,7 +63,7 @@ from decentnode.training.settings import Factory
 MOST_OWN_FILES = 256
 """The nodes of a process that have files of their own for records and checkpoints; more of them share one."""
 OBJECTS_PER_NODE = 100
-"""New objects of a node between two collections of garbage: about those of two rounds."""
+"""New objects of a node between two collections of garbage: about those of two rounds, half of its own."""
 PRINT_STACKS = signal.SIGQUIT
 """Makes a process write the stacks of all threads to its log, whatever it is doing, as in a JVM."""
 
@@ -115,6 +115,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         for heartbeat in map(fork_context.heartbeats.of, ranks):
             heartbeat.mark(heartbeat.read().round, Activity.START)
     directory, host = prepare_process(fork_context, position, incarnation)
+    collect_rarely(len(ranks))
     factory = NodeFactory(experiment)
     nodes = [factory.node(rank, host, clock=directory.outages.clock_of(rank, host.clock)) for rank in ranks]
     communication, executor, clock = host.communication, host.executor, host.clock
@@ -134,10 +135,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
-        # What was made until here stays, and so do the objects of a round, for as long as thousands of nodes
-        # are in it: collections need not look at them again and again.
+        # What was made until here stays.
         gc.freeze()
-        gc.set_threshold(max(gc.get_threshold()[0], OBJECTS_PER_NODE * len(nodes)), *gc.get_threshold()[1:])
         # The nodes are as they begin, and nothing but this thread runs.
         executor.start([node.training for node in nodes])
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
@@ -159,6 +158,15 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         communication.close(farewell_timeout)
     # The codes are ordered by severity.
     return max(codes)
+
+
+def collect_rarely(nodes: int) -> None:
+    """Has garbage collected rarely in a process of so many nodes.
+
+    They stay, and so do the objects of a round, for as long as thousands of nodes are in it: collections need
+    not look at them again and again.
+    """
+    gc.set_threshold(max(gc.get_threshold()[0], OBJECTS_PER_NODE * nodes), *gc.get_threshold()[1:])
 
 
 def begin_run(

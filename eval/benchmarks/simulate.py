@@ -39,6 +39,7 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
 from decentnode.node.factory import NodeFactory, NodeHost
+from decentnode.node.host_process import collect_rarely
 from decentnode.sharing.gossip import Gossip
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
@@ -205,6 +206,7 @@ def in_process(
         experiment = Experiment.from_yaml(
             CONFIGS / "simulate.yaml", [*of_nodes(nodes, rounds), *QUIET, *overrides]
         )
+        collect_rarely(nodes)
         built = built_nodes(Path(folder), experiment, executor or experiment.execution.executor_here(nodes))
         Gossip.mix = timed  # type: ignore[method-assign, assignment]
         try:
