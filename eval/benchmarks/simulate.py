@@ -7,11 +7,12 @@ different lengths. large: one run of 16,384 nodes and 40 rounds, with its memory
 launcher. stop: seconds from SIGINT to the exit of a run, with a checkpoint of all its nodes, and of
 `decentnode resume` until its first round begins. lenet: 1,024 nodes of LeNet (89,834 parameters) on images
 like CIFAR-10, 20 rounds. overhead: what a node's round takes beside its step and its mix, all nodes in this
-process. batch: a step by the loop beside one in batches of nodes (training.execution), in turns; the rest of
-a round is left out.
+process. batch: a step by the loop beside one in batches of nodes (training.execution), in turns, without the
+rest of a round; beside both torch's products alone, for the layers of this model.
 """
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
+from decentnode.core.clock import Clock
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
@@ -51,7 +53,7 @@ WORK = 16384
 """Rounds of all nodes together between the two runs of a pair, at least."""
 MOST_NODES, ROUNDS, LENET_NODES, LENET_ROUNDS, OVERHEAD_NODES, OVERHEAD_ROUNDS = 16384, 40, 1024, 20, 256, 60
 SMALL_NODES, SMALL_ROUNDS = 64, 4
-REPEATS, LEAST_BATCH_GAIN = 3, 8
+REPEATS, LEAST_BATCH_GAIN = 3, 10
 BATCH_NODES, BATCH_ROUNDS = 1024, 20
 MOST_GROWTH, MOST_MINUTES, MOST_GB, MOST_OVERHEAD_MS, MOST_SHARE = 1.3, 10, 12, 0.25, 0.05
 MOST_STOP_SECONDS, ENDLESS = 20, 100_000
@@ -188,10 +190,30 @@ class NoSteps(StepExecutor):
         return lambda: self._result
 
 
+class TimedSteps(StepExecutor):
+    """Measures the processor time of another executor."""
+
+    def __init__(self, executor: StepExecutor) -> None:
+        self.executor, self.seconds = executor, 0.0
+
+    def submit(self, training: Training, round: int, step: int) -> SubmittedStep:
+        submitted = self._timed(partial(self.executor.submit, training, round, step))
+        return partial(self._timed, submitted)
+
+    def _timed(self, call: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        result = call()
+        self.seconds += time.process_time() - began
+        return result
+
+    async def pause(self, clock: Clock) -> None:
+        await self.executor.pause(clock)
+
+
 def in_process(
     nodes: int, rounds: int, executor: StepExecutor | None = None, *overrides: str
-) -> tuple[float, float]:
-    """Milliseconds of processor time of a node's round, and of the mix in it, all in this process.
+) -> tuple[float, float, float]:
+    """Milliseconds of processor time of a node's round, of the mix and of the step in it, in this process.
 
     `executor`: of the steps, by default that of the settings.
     """
@@ -207,7 +229,8 @@ def in_process(
             CONFIGS / "simulate.yaml", [*of_nodes(nodes, rounds), *QUIET, *overrides]
         )
         collect_rarely(nodes)
-        built = built_nodes(Path(folder), experiment, executor or experiment.execution.executor_here(nodes))
+        steps = TimedSteps(executor or experiment.execution.executor_here(nodes))
+        built = built_nodes(Path(folder), experiment, steps)
         Gossip.mix = timed  # type: ignore[method-assign, assignment]
         try:
             with asyncio.Runner(loop_factory=partial(VirtualLoop, built[0].exchange.clock)) as runner:
@@ -216,14 +239,44 @@ def in_process(
             Gossip.mix = mix  # type: ignore[method-assign]
         for node in built:
             node.records.close()
-    return 1000 * spent / nodes / rounds, 1000 * mixing[0] / nodes / rounds
+    each = 1000 / nodes / rounds
+    return each * spent, each * mixing[0], each * steps.seconds
 
 
 async def spent_by(calls: Sequence[Callable[[], Any]]) -> float:
-    """Processor time of all calls together."""
+    """Processor time of all calls together, with the garbage collector as in a process of so many nodes."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    collect_rarely(len(calls))
     began = time.process_time()
     await asyncio.gather(*(call() for call in calls))
-    return time.process_time() - began
+    spent = time.process_time() - began
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+    return spent
+
+
+def bare_products(nodes: int = 436, repeats: int = 40) -> float:
+    """Microseconds of a node for torch's products of a step, and for copying its vector there and back."""
+    x, w1, w2 = (torch.randn(nodes, *shape) for shape in ((64, 16), (64, 64), (10, 64)))
+    vectors, stacked = [torch.randn(4810) for _ in range(nodes)], torch.empty(nodes, 4810)
+    gradients = [torch.empty_like(w) for w in (w1, w2)]
+
+    def step() -> None:
+        torch.stack(vectors, out=stacked)
+        hidden = torch.bmm(w1, x)
+        scores = torch.bmm(w2, hidden)
+        torch.bmm(scores, hidden.mT, out=gradients[1])
+        torch.bmm(torch.bmm(w2.mT, scores), x.mT, out=gradients[0])
+        torch._foreach_copy_(vectors, stacked.unbind())
+
+    spent = []
+    for _ in range(repeats):
+        began = time.process_time()
+        step()
+        spent.append(time.process_time() - began)
+    return 1e6 * statistics.median(spent) / nodes
 
 
 def built_nodes(folder: Path, experiment: Experiment, executor: StepExecutor) -> list[Any]:
@@ -278,8 +331,8 @@ def main() -> None:
     if "overhead" in parts:
         size, rounds = (SMALL_NODES, SMALL_ROUNDS) if small else (OVERHEAD_NODES, OVERHEAD_ROUNDS)
         for _ in range(1 if small else REPEATS):
-            bare, mix = in_process(size, rounds, NoSteps())
-            whole, _ = in_process(size, rounds, StepExecutor())
+            bare, mix, _ = in_process(size, rounds, NoSteps())
+            whole, _, _ = in_process(size, rounds, StepExecutor())
             add(
                 part="overhead", nodes=size, rounds=rounds, round_ms=round(whole, 3),
                 step_ms=round(whole - bare, 3), mix_ms=round(mix, 3), rest_ms=round(bare - mix, 3),
@@ -290,15 +343,15 @@ def main() -> None:
         size, rounds = (SMALL_NODES, SMALL_ROUNDS) if small else (BATCH_NODES, BATCH_ROUNDS)
         gains = []
         for _ in range(1 if small else REPEATS):
-            bare, _ = in_process(size, rounds, NoSteps())
             loop, batch = (
-                in_process(size, rounds, None, f"training.execution={execution}")[0] - bare
+                in_process(size, rounds, None, f"training.execution={execution}")[2]
                 for execution in ("alone", "{batches: auto}")
             )
             gains.append(loop / batch)
             add(
                 part="batch", nodes=size, rounds=rounds, loop_us=round(1000 * loop),
-                batch_us=round(1000 * batch), gain=round(loop / batch, 2),
+                batch_us=round(1000 * batch), products_us=round(bare_products()),
+                gain=round(loop / batch, 2),
             )  # fmt: skip
         ratio["batch_nodes"] = round(statistics.median(gains), 2)
         name = "a step of the loop over one in batches of nodes"

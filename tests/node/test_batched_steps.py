@@ -21,6 +21,7 @@ from decentnode.training.minibatches import Shard
 from decentnode.training.optim import ELEMENTWISE
 from decentnode.training.settings import Factory, TrainingSettings
 from decentnode.training.tasks import NextToken
+from decentnode.training.tasks.regression import Regression
 from decentnode.training.training import Hooks, StepExecutor, Training
 from tests.training.test_steps_of_several_minibatches import Texts, exact, texts, weighted
 from tests.training.test_training import toy_net, toy_samples
@@ -161,6 +162,38 @@ def test_all_that_a_step_may_have_is_the_loop(samples, network, options):
     compared(network(), samples, **options)
 
 
+LAYERS = nn.Sequential(
+    nn.Flatten(), nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Sequential(nn.Linear(5, 3), nn.GELU())
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "is_grouped"),
+    [
+        (LAYERS, {"accumulate": 2}, True),
+        (LAYERS, {"loss": Factory(nn.CrossEntropyLoss, {"label_smoothing": 0.2})}, True),
+        (LAYERS, {"loss": Factory(nn.SmoothL1Loss)}, True),
+        (LAYERS, {"loss": Factory(nn.MultiMarginLoss)}, False),
+        (LAYERS, {"loss": Factory(nn.CrossEntropyLoss, {"reduction": "sum"})}, False),
+        (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), {}, False),
+    ],
+    ids=["layers", "smoothing", "one-hot", "margins", "sum", "norm"],
+)
+def test_linear_and_elementwise_layers_are_grouped_products(network, options, is_grouped):
+    batched = compared(network, exact(toy_samples(19)), **options)
+    assert (batched.executor._batched_of(batched.nodes[0])._grouped is not None) == is_grouped
+
+
+def test_grouped_products_of_numbers_and_of_samples_with_several_dimensions():
+    samples = exact(toy_samples(19, (2, 4)))
+    numbers = replace(
+        samples, labels=torch.rand(19, 2, 1, dtype=torch.float64, generator=torch.manual_seed(1))
+    )
+    options = {"loss": Factory(nn.MSELoss), "task": Factory(Regression)}
+    batched = compared(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)), numbers, **options)
+    assert batched.executor._batched_of(batched.nodes[0])._grouped is not None
+
+
 def test_minibatches_are_indices_where_each_sample_is_a_term_of_the_loss():
     def takes_indices(samples, **options):
         nodes = Nodes(toy_net(), samples, 3, **options)
@@ -194,8 +227,9 @@ def test_a_run_whose_steps_are_not_those_of_the_loop_ends(monkeypatch):
     original = batched_steps.BatchedSteps._gradients
 
     def too_long(*args):
-        gradients, losses = original(*args)
-        return 1.001 * gradients, losses
+        losses = original(*args)
+        args[2].mul_(1.001)
+        return losses
 
     with monkeypatch.context() as patch:
         patch.setattr(batched_steps.BatchedSteps, "_gradients", too_long)

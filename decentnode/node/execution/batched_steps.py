@@ -18,6 +18,7 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import RunFailed, is_out_of_memory
 from decentnode.models.module_copies import copied
+from decentnode.node.execution.grouped_layers import grouped_losses
 from decentnode.node.execution.stacked_optimizer import Groups, StackedOptimizer
 from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
@@ -82,7 +83,10 @@ class Parts(nn.Module):
 
 
 class BatchedSteps:
-    """Computes the local steps of several nodes at once, by `torch.func.vmap` over their stacked vectors.
+    """Computes the local steps of several nodes at once, on their stacked vectors.
+
+    Linear and elementwise layers in sequence are computed by grouped products, other networks by
+    `torch.func.vmap`.
 
     In the first step of nodes, and for each new shape of minibatches, the first and the last node of a call
     are computed as a node alone does it, too. Where gradients differ by more than the tolerance, or
@@ -111,14 +115,20 @@ class BatchedSteps:
                 # It asks for the memory format of its input, which torch's batched tensors do not know.
                 part.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
         self._parts = Parts(settings.objective(together, channels_last=False))
-        self._losses = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
+        self._vmapped = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
         each = self._alone.counts_each(samples)
         in_memory = samples.is_in_memory and not samples.is_ragged
         self.takes_indices = each and in_memory and not settings.augmentation
         """Whether minibatches are given as indices: each sample has one loss, and all have one shape."""
         self._names = [f"network.{entry.name}" for entry in layout.entries]
         self._named = dict(module.named_parameters())
+        names = {id(self._named.get(entry.name)): f"network.{entry.name}" for entry in layout.entries}
+        is_one = each and settings.loss_weights is None
+        self._grouped = grouped_losses(self._alone, names) if is_one else None
+        """The losses of minibatches that are not mixed; None: vmap computes all."""
         self._device = next(module.parameters()).device
+        self._memory = torch.empty(0)
+        """Of the vectors of a call and their gradients, kept: new pages took 3 us for each node."""
         self._checked: set[Hashable] = set()
         """The shapes of minibatches that were compared with the loop."""
 
@@ -149,8 +159,11 @@ class BatchedSteps:
         """
         shape = self._shape(steps[0])
         models = [step.training.vector.trained for step in steps]
-        vectors = torch.stack(models)
-        gradients, losses = self._gradients(vectors, steps)
+        if len(self._memory) < 2 * len(steps):
+            self._memory = models[0].new_empty(2 * len(steps), self._layout.numel)
+        vectors, gradients = self._memory[: 2 * len(steps)].chunk(2)
+        torch.stack(models, out=vectors)
+        losses = self._gradients(vectors, gradients, steps)
         checked: list[int] = []
         if shape not in self._checked or not self.optimizer.has_stepped(steps[0].node):
             self._checked.add(shape)
@@ -168,38 +181,45 @@ class BatchedSteps:
         for index, (before, after) in zip(checked, alone, strict=True):
             rounding = torch.finfo(before.dtype).eps * float(before.norm())
             self._compare(steps[index], "model", vectors[index] - before, after - before, rounding)
-        torch._foreach_copy_(models, [*vectors])
+        torch._foreach_copy_(models, vectors.unbind())
         for step, loss in zip(steps, losses.unbind(), strict=True):
             # Without the batch, which refers to the step.
             step.loss, step.batched_steps = loss, ()
 
-    def _gradients(self, vectors: Tensor, steps: Sequence[NodeStep]) -> tuple[Tensor, Tensor]:
-        """The gradients of all nodes, shape (nodes, d), and their losses, shape (nodes,)."""
+    def _gradients(self, vectors: Tensor, gradients: Tensor, steps: Sequence[NodeStep]) -> Tensor:
+        """Computes the gradients of all nodes, shape (nodes, d); returns their losses, shape (nodes,)."""
         leaves = [of_nodes(entry, vectors).requires_grad_() for entry in self._layout.entries]
         parameters = dict(zip(self._names, leaves, strict=True))
-        gradients, total = torch.empty_like(vectors), vectors.new_zeros(len(steps))
+        total = vectors.new_zeros(len(steps))
         places = [of_nodes(entry, gradients) for entry in self._layout.entries]
         try:
-            # The fused attention has no rule for several nodes.
-            with sdpa_kernel(SDPBackend.MATH):
-                for index, (shares, tensors, fields) in enumerate(self._minibatches(steps)):
-                    losses = self._losses(parameters, tensors, *fields)
-                    losses = losses if shares is None else shares * losses
-                    # The loss of a node depends on its own parameters alone, so this is the gradient of each.
-                    parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-                    for place, part in zip(places, parts, strict=True):
-                        if index == 0:
-                            place.copy_(part) if part is not None else place.zero_()
-                        elif part is not None:
-                            place.add_(part)
-                    total = total + losses.detach()
+            for index, (shares, tensors, fields) in enumerate(self._minibatches(steps)):
+                losses = self._losses(parameters, tensors, *fields)
+                losses = losses if shares is None else shares * losses
+                # The loss of a node depends on its own parameters alone, so this is the gradient of each.
+                parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+                for place, part in zip(places, parts, strict=True):
+                    if index == 0:
+                        place.copy_(part) if part is not None else place.zero_()
+                    elif part is not None:
+                        place.add_(part)
+                total = total + losses.detach()
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             raise RunFailed.at(
                 "training.execution.batches", f"{steps[0].place}: {reason_of(error)}; leave it out"
             ) from error
-        return gradients, total
+        return total
+
+    def _losses(self, parameters: dict[str, Tensor], tensors: dict[str, Tensor], *fields: Tensor) -> Tensor:
+        """The losses of one minibatch of each node, shape (nodes,)."""
+        if self._grouped is not None and tensors.keys() == {"labels"}:
+            return self._grouped(parameters, tensors["labels"], *fields)
+        # The fused attention has no rule for several nodes.
+        with sdpa_kernel(SDPBackend.MATH):
+            losses: Tensor = self._vmapped(parameters, tensors, *fields)
+        return losses
 
     def _minibatches(
         self, steps: Sequence[NodeStep]
