@@ -250,6 +250,17 @@ def test_a_run_whose_steps_are_not_those_of_the_loop_ends(monkeypatch):
         Nodes(toy_net(), samples, 3).train(0)
 
 
+def test_a_tie_that_rounding_decides_ends_no_run(monkeypatch):
+    """As in max pooling: fp32 goes another way in batches, and float64 tells that it is no mistake."""
+    plain = replace(toy_samples(40), groups=None)
+    for samples in (plain, replace(weighted(plain), dtype=torch.float32)):
+        nodes = Nodes(toy_net(), samples, 3, dtype=torch.float32)
+        with monkeypatch.context() as patch:
+            patch.setitem(batched_steps.TOLERANCE, torch.float32, 0.0)
+            nodes.train(0)
+        assert all(node.vector.values.isfinite().all() for node in nodes.nodes)
+
+
 def test_nodes_of_unequal_places_and_numbers_of_steps_keep_their_own_state():
     """Batches that are no interval of nodes, in another order in each round."""
     samples = replace(exact(toy_samples(40)), groups=None)
