@@ -3,6 +3,7 @@
 Those that return a `Run` or a `Study` are in the layers that have these: `results/api.py`, `studies/api.py`.
 """
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -
     the user should know, goes to stderr, a line each.
     """
     answer = answer_of(CommandRequest("validate", values_of(config), overrides, loads=load), shows=False)
+    for line in answer.lines:
+        print(line, file=sys.stderr)
     return answer.values
 
 

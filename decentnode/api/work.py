@@ -109,7 +109,7 @@ class CommandAnswer(msgspec.Struct):
     error: str = ""
     """The class of the error that ended it, in `decentnode.errors`."""
     lines: list[str] = []
-    """The lines of the error."""
+    """The lines of the error, or what the user should know."""
 
 
 def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, output_fd: int | None) -> int:
@@ -207,14 +207,14 @@ def _repeat(request: CommandRequest, screen: Screen) -> CommandAnswer:
 def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     del screen
     settings, overrides = _settings(request)
+    lines: list[str] = []
     if request.loads:
         with with_locations(request.source, overrides):
             experiment = Experiment.from_settings(settings)
             found = experiment.samples.dataset
             notices = (*found.notices, *notices_of(experiment), *notices_of_trial(experiment))
-            for line in (*found.schema, *notices, *dry_round.check(experiment).notices):
-                print(line, file=sys.stderr)
-    return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
+            lines = [*found.schema, *notices, *dry_round.check(experiment).notices]
+    return CommandAnswer(ExitCode.OK, values=config.resolved(settings), lines=lines)
 
 
 def _calibrate(request: CommandRequest, screen: Screen) -> CommandAnswer:

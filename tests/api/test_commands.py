@@ -305,6 +305,20 @@ def test_what_can_be_imported_is_saved_by_its_name():
         loader.load(QUICKSTART, ["sharing=object:Boosted"])
 
 
+def test_validate_says_what_columns_became_and_returns_the_values(tmp_path, capfd):
+    (tmp_path / "table.csv").write_text("size,kind,label\n" + "1,x,0\n2,y,1\n" * 4)
+    table = {"name": "table", "path": str(tmp_path / "table.csv"), "label": "label", "mean": 0, "std": 1}
+    values = decentnode.validate(
+        {
+            "graph": {"name": "ring", "nodes": 2}, "dataset": table, "rounds": 2, "model": "mlp",
+            "training": {"optimizer": {"name": "SGD", "lr": 0.1}, "batch_size": 2, "steps_per_round": 1},
+        }
+    )  # fmt: skip
+    assert values["rounds"] == 2
+    out, said = capfd.readouterr()
+    assert out == "" and "kind    category       2  x, y" in said
+
+
 def test_ctrl_c_stops_gracefully(tmp_path, monkeypatch, capfd, request):
     monkeypatch.chdir(tmp_path)
 
