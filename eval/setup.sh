@@ -4,6 +4,7 @@
 
 root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
+native=$root/decentnode/sharing/blocks/weighted_sum.c
 
 fail() {
     echo "decentnode: $1" >&2
@@ -13,7 +14,7 @@ fail() {
 # What an installation depends on; it is kept beside what was installed.
 stamp() {
     echo "$root"
-    cat "$root/pyproject.toml" "$root/constraints.txt" "$root"/decentnode/sharing/blocks/*.c
+    cat "$root/pyproject.toml" "$root/constraints.txt" "$native"
 }
 
 is_current() {

@@ -549,7 +549,8 @@ esac
 @pytest.fixture
 def start(tmp_path):
     """Starts the run.sh of a copied checkout in another folder."""
-    for name in ("eval/run.sh", "eval/setup.sh", "pyproject.toml", "constraints.txt"):
+    native = "decentnode/sharing/blocks/weighted_sum.c"
+    for name in ("eval/run.sh", "eval/setup.sh", "pyproject.toml", "constraints.txt", native):
         copy = tmp_path / "checkout" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((ROOT / name).read_bytes())

@@ -27,6 +27,7 @@ REAL = {
     "communication/zeromq/": PROCESSES,
     "communication/zmq_poll.py": PROCESSES,
     "node/asynchronous/schedule.py": "a replay in real time: a suspension of this process is no silence",
+    "node/checkpoint/checkpoint_file.py": "how long a file waits for other nodes of its process",
     "node/checkpoint/node_checkpoints.py": "the start of the run in real seconds, beside virtual ones",
     "node/calibration.py": "measures real steps",
     "node/child_answers.py": "a child process before the start",
