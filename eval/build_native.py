@@ -28,17 +28,17 @@ def compile_native(library: Path) -> str:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler or not sys.platform.startswith("linux"):
         return "no C compiler" if not compiler else f"not on {sys.platform}"
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".native-") as folder:
-        made = Path(folder, library.name)
-        try:
+    try:
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".native-") as folder:
+            made = Path(folder, library.name)
             subprocess.run(
                 [*compiler.split(), *FLAGS, "-o", str(made), str(SOURCE)],
                 check=True, capture_output=True, text=True, timeout=LIMIT,
             )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            said = getattr(error, "stderr", None) or str(error)
-            return f"the C compiler failed: {said.strip().splitlines()[0]}"
-        made.replace(library)
+            made.replace(library)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        return f"the C compiler failed: {said.strip().splitlines()[0]}"
     return ""
 
 

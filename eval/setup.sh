@@ -1,10 +1,9 @@
 # Sourced by eval/run.sh, tests/run.sh and docs/build.sh: sets `python` to an interpreter that can run this checkout.
 # Uses the active environment where decentnode of this checkout is installed in it, else .venv, which is
-# made when it is missing and brought up to date when pyproject.toml or constraints.txt have changed.
+# made when it is missing and brought up to date when pyproject.toml, constraints.txt or what is compiled has changed.
 
 root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
-native=$root/decentnode/sharing/blocks/weighted_sum.c
 
 fail() {
     echo "decentnode: $1" >&2
@@ -14,7 +13,7 @@ fail() {
 # What an installation depends on; it is kept beside what was installed.
 stamp() {
     echo "$root"
-    cat "$root/pyproject.toml" "$root/constraints.txt" "$native"
+    cat "$root/pyproject.toml" "$root/constraints.txt" "$root"/decentnode/sharing/blocks/weighted_sum.c "$root/eval/build_native.py"
 }
 
 is_current() {

@@ -10,6 +10,7 @@ import stat
 import threading
 import traceback
 from collections.abc import Callable
+from functools import cache
 from math import nan
 from pathlib import Path
 from typing import NoReturn
@@ -19,8 +20,6 @@ from decentnode.core.polling import ready
 from decentnode.core.streams import flush_output
 from decentnode.errors import STOPPED_BY, BadInput
 
-_LIBC = ctypes.CDLL(None)
-"""Made once: each makes a class, and a forked process would copy the memory that this takes."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT_BLOCK = 64 << 20
 MOST_KEPT_BYTES = 128 << 20
@@ -50,15 +49,21 @@ def default_threads(nodes: int) -> int:
     return max(1, processors() // nodes)
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    """The library of C: each object makes a class, and a forked process would copy the memory of that."""
+    return ctypes.CDLL(None)
+
+
 def keep_freed_memory() -> None:
     """Makes malloc keep a batch's memory for the next one.
 
     Otherwise it returns activations to the kernel, which clears every page again: a third of the evaluation
     time of a convolutional network.
     """
-    if hasattr(_LIBC, "mallopt"):
-        _LIBC.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
-        _LIBC.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
+    if hasattr(_libc(), "mallopt"):
+        _libc().mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
+        _libc().mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
 def use_huge_pages() -> None:
@@ -77,12 +82,12 @@ def use_huge_pages() -> None:
             begin, end = (int(address, 16) for address in words[0].split("-"))
             begin, end = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
             if begin < end:
-                _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
+                _libc().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
 
 
 def die_with(parent: int) -> None:
     """Makes the kernel kill this process when its parent ends, also if it has ended already."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before the call above took effect.
     if os.getppid() != parent:
         os._exit(1)

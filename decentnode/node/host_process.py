@@ -63,7 +63,7 @@ from decentnode.training.settings import Factory
 MOST_OWN_FILES = 256
 """The nodes of a process that have files of their own for records and checkpoints; more of them share one."""
 OBJECTS_PER_NODE = 100
-"""New objects of a node between two collections of garbage: about those of two rounds, half of its own."""
+"""New objects of a node between two collections of garbage: about as many as it makes in two rounds."""
 PRINT_STACKS = signal.SIGQUIT
 """Makes a process write the stacks of all threads to its log, whatever it is doing, as in a JVM."""
 

@@ -59,7 +59,9 @@ def rejoin_nodes(
         round = _resume(nodes, identity) + 1
         communication.start_at(round)
     for node in nodes:
-        _undo(node, identity, round)
+        _go_back(node, identity, round)
+    for node in nodes:
+        _discard(node, round)
         # Not before its checkpoint: after a resume the machines' times differ a little.
         node.set_elapsed(max(node.records.wall_seconds, identity.seconds))
         node.scheduler.start_at(round)
@@ -172,14 +174,19 @@ def _continue(node: Participant, checkpoint: Checkpoint) -> None:
     print(f"rank {node.rank} has its checkpoint of round {checkpoint.round + 1}", flush=True)
 
 
-def _undo(node: Participant, identity: RunIdentity, round: int) -> None:
-    """Discards the node's work of `round` and later, which it repeats with the others.
+def _go_back(node: Participant, identity: RunIdentity, round: int) -> None:
+    """Takes the node to before `round`, which it repeats with the others.
 
     It had continued alone in another partition, or the others continued from an earlier round.
     """
     if node.round >= round and not _restored(node, identity, round):
         # All peers that were as far are lost. The neighbors wait for a model now, and this one is valid.
         node.round = round - 1
+    node.checkpoints.go_back_to(round)
+
+
+def _discard(node: Participant, round: int) -> None:
+    """Deletes what the node had saved of `round` and later."""
     try:
         # Checkpoints first: none may be left without the records that it implies.
         node.checkpoints.undo(round)

@@ -549,8 +549,8 @@ esac
 @pytest.fixture
 def start(tmp_path):
     """Starts the run.sh of a copied checkout in another folder."""
-    native = "decentnode/sharing/blocks/weighted_sum.c"
-    for name in ("eval/run.sh", "eval/setup.sh", "pyproject.toml", "constraints.txt", native):
+    compiled = "eval/build_native.py", "decentnode/sharing/blocks/weighted_sum.c"
+    for name in ("eval/run.sh", "eval/setup.sh", "pyproject.toml", "constraints.txt", *compiled):
         copy = tmp_path / "checkout" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((ROOT / name).read_bytes())

@@ -14,7 +14,7 @@ from decentnode.datasets.base import IGNORED
 from decentnode.errors import RunFailed
 from decentnode.models.base import initial_model
 from decentnode.models.lenet import LeNet
-from decentnode.node.execution import batched_steps, stacked_optimizer
+from decentnode.node.execution import batched_steps, grouped_layers, stacked_optimizer
 from decentnode.node.execution.batches import BatchedExecutor
 from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.minibatches import Shard
@@ -248,6 +248,28 @@ def test_a_run_whose_steps_are_not_those_of_the_loop_ends(monkeypatch):
         RunFailed, match=r"the model differs from that of a node alone by 1.0e\+00 of its norm"
     ):
         Nodes(toy_net(), samples, 3).train(0)
+
+
+def test_float64_excuses_no_mix_up_of_nodes_and_no_number_that_is_not_finite(monkeypatch):
+    """What only batches of several nodes, or only fp32, do wrong."""
+    samples = replace(toy_samples(40), groups=None)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(samples.inputs[0].numel(), 10))
+    right = grouped_layers.linear
+
+    def of_first(x, weight, bias):
+        return right(x, weight[:1].expand_as(weight), bias)
+
+    def not_finite(x, weight, bias):
+        y = right(x, weight, bias)
+        return y if y.dtype == torch.float64 else y * float("nan")
+
+    for linear in (of_first, not_finite):
+        monkeypatch.setattr(grouped_layers, "linear", linear)
+        nodes = Nodes(net, samples, 3, dtype=torch.float32)
+        for rank, node in enumerate(nodes.nodes):
+            node.vector.values.add_(0.5 * rank)
+        with pytest.raises(RunFailed, match="the gradient differs from that of a node alone"):
+            nodes.train(0)
 
 
 def test_a_tie_that_rounding_decides_ends_no_run(monkeypatch):

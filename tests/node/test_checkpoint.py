@@ -391,6 +391,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, mon
             unlink(path, missing_ok=missing_ok)
 
         readonly.setattr(Path, "unlink", refuse)
+        saved.go_back_to(12)
         with pytest.raises(OSError, match="Read-only"):
             saved.undo(12)
     assert checkpoint.rounds(tmp_path, 3) == [9, 19]

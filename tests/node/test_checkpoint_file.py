@@ -152,3 +152,32 @@ def test_a_file_stays_as_long_as_one_of_its_nodes_needs_it(tmp_path):
     # Round 1 is the last one of all, and that of the lost node.
     assert store.rounds_of(tmp_path) == {0: [1, 3, 4], 1: [1, 3, 4], 2: [1]}
     assert retention.newest_round == 1
+
+
+def test_what_cannot_be_read_is_deleted_only_for_all_ranks_of_its_name(tmp_path):
+    Saving(tmp_path, range(3)).add(0, 1, 2)
+    Saving(tmp_path, range(3, 6)).add(3, 4, 5)
+    manifest = tmp_path / "00000-00002" / "00000009.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b'"rank":1,', b'"rang":1,', 1))
+    store.delete(tmp_path, {0, 2}, 9, only_files=True)
+    assert manifest.exists(), "a line may be of rank 1"
+    store.delete(tmp_path, {2}, 9)
+    assert manifest.read_bytes() == b"".join(
+        line.replace(b'"rank":1,', b'"rang":1,', 1)
+        for line in whole.splitlines(keepends=True)
+        if b'"rank":2,' not in line
+    )
+    manifest.chmod(0)
+    store.delete(tmp_path, {0, 1, 2}, 9)
+    assert not manifest.exists()
+    for rank in (3, 4, 5):
+        read(tmp_path, rank)
+
+
+def test_nothing_counts_whose_tensors_were_deleted_meanwhile(tmp_path):
+    saving = Saving(tmp_path, range(2)).add(0)
+    store.remove(tmp_path / "00000-00001" / "00000009.json")
+    saving.add(1)
+    assert set(saving.said.values()) == {"its tensors were deleted meanwhile"}
+    assert store.rounds_of(tmp_path) == {}

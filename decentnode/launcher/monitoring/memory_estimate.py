@@ -22,7 +22,7 @@ TEMPORARY_COPIES = 2
 """Vectors that the gradient and the optimizer's step need for a while; nodes of a process take turns."""
 FRAMES_PER_SOURCE = 2
 """Payloads per neighbor that arrive through a socket: one in use, one early."""
-MOST_RANKS = 256
+MOST_RANKS = 4096
 """Ranks whose neighbors and schemes are looked at; with more, as many that are spread over all."""
 WARN_ABOVE = 0.8
 SIGKILL_STATUS = -9

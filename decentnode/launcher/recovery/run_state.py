@@ -140,7 +140,7 @@ class RunState:
     @property
     def kept_bytes(self) -> int:
         """The bytes on this machine's disk from which its nodes can resume."""
-        return sum(path.stat().st_size for path in (self._run_dir / FOLDER).glob("*/*.*"))
+        return sum(path.stat().st_size for path in (self._run_dir / FOLDER).glob("[0-9]*/*.*"))
 
     def tend(self, lost: Iterable[int], coordinates: bool, send: Callable[[LauncherMessage], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.

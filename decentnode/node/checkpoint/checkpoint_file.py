@@ -1,6 +1,7 @@
 """Writes the checkpoints of one node, or of all nodes of a process with many, in one file for each round."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
@@ -62,6 +63,8 @@ class _RoundFile:
 
     def commit(self) -> None:
         """Writes the manifest, so that all that was added counts; raises OSError, and then nothing does."""
+        if not os.fstat(self.fd).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "its tensors were deleted meanwhile")
         if self.syncs:
             os.fsync(self.fd)
         try:

@@ -131,16 +131,18 @@ class NodeCheckpoints:
             # A finished run has its results: thousands of nodes in a process need not wait for the disk.
             self._save(round, snapshot, syncs=is_cut_short)
 
-    def undo(self, round: int) -> None:
-        """Deletes checkpoints of `round` and later ones, because the node takes part from `round` on.
-
-        Raises OSError.
-        """
+    def go_back_to(self, round: int) -> None:
+        """Reports that the node takes part from `round` on: later checkpoints count no more."""
         self.last = min(self.last, round - 1)
         # Before the report: the launcher must not find the later rounds after it.
         self.scheduler.heartbeat.go_back_to(round)
-        # Before the deletion: no resume may count on files that are being deleted.
         self.reporter.send(Rejoined(self.rank, round))
+
+    def undo(self, round: int) -> None:
+        """Deletes checkpoints of `round` and later ones, of all nodes that share a file; raises OSError.
+
+        All of these have reported it before: no resume may count on files that are being deleted.
+        """
         self._file.undo(self.identity.directory, round)
 
     def _save(self, round: int, snapshot: Snapshot, syncs: bool = True) -> None:

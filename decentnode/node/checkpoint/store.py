@@ -109,7 +109,7 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
         # The last one that was written: an earlier process may have had other nodes.
         shared = [file for file in _shared_files(directory, round) if rank in _ranks_by_name(file)]
         shared = [file for file in shared if rank in _lines_of(file).places] or shared
-        path = max(shared, key=lambda file: file.stat().st_mtime_ns, default=path)
+        path = max(shared, key=_changed, default=path)
     manifest = _read_manifest(path, rank)
     if (manifest.rank, manifest.round) != (rank, round):
         raise BadCheckpoint(f"{path}: is of rank {manifest.rank}, round {manifest.round}")
@@ -133,8 +133,11 @@ def rounds_of(directory: Path, ranks: Collection[int] | None = None) -> dict[int
     for rank in own if ranks is None else own.intersection(found):
         found[rank] = {*_rounds_in(directory / f"{rank:05d}")}
     for path in _shared_files(directory):
+        named = _ranks_by_name(path)
+        if ranks is not None and found.keys().isdisjoint(named):
+            continue
         lines, round = _lines_of(path), int(path.stem)
-        held = lines.places.keys() | (() if lines.is_whole else _ranks_by_name(path))
+        held = lines.places.keys() | (() if lines.is_whole else named)
         for rank in held if ranks is None else held & found.keys():
             found.setdefault(rank, set()).add(round)
     return {rank: sorted(rounds) for rank, rounds in sorted(found.items())}
@@ -180,15 +183,20 @@ def delete(directory: Path, ranks: Collection[int], round: int, only_files: bool
         except OSError as error:
             failed = error
     for path in _shared_files(directory, round):
+        if ranks.isdisjoint(named := _ranks_by_name(path)):
+            continue
         lines = _lines_of(path)
-        others = lines.places.keys() - ranks
+        # What cannot be read may be of any rank that the name has.
+        held = lines.places.keys() | (() if lines.is_whole else named)
         try:
-            if not others:
+            if held <= ranks:
                 remove(path)
-            elif not only_files and lines.places.keys() & ranks:
-                content = path.read_bytes()
-                places = (lines.places[rank] for rank in sorted(others))
-                write_durably(path, [b"".join(content[start : start + size] for start, size in places)])
+            elif not only_files and held & ranks:
+                content, kept, end = path.read_bytes(), [], 0
+                for start, size in sorted(lines.places[rank] for rank in lines.places.keys() & ranks):
+                    kept.append(content[end:start])
+                    end = start + size
+                write_durably(path, [*kept, content[end:]])
         except OSError as error:
             failed = error
     if failed is not None:
@@ -256,6 +264,14 @@ def _ranks_by_name(manifest: Path) -> range:
     """The ranks between the first and the last of a shared file."""
     first, last = map(int, manifest.parent.name.split("-"))
     return range(first, last + 1)
+
+
+def _changed(manifest: Path) -> int:
+    """When it was written, in nanoseconds; 0: it is gone."""
+    try:
+        return manifest.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _lines_of(manifest: Path) -> _Lines:

@@ -28,6 +28,8 @@ from decentnode.training.training import CLIP_EPSILON, Training
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 """The most that the gradient of a node may differ from that of the loop, as a share of its norm."""
+OF_TIES = 0.05
+"""The same in float32 where float64 is within its tolerance: what near ties may change."""
 TINY = 1e-30
 RANDOM = "vmap: called random operation"
 """How torch's error begins where a network draws random numbers."""
@@ -168,8 +170,9 @@ class BatchedSteps:
         if shape not in self._checked or not self.optimizer.has_stepped(steps[0].node):
             self._checked.add(shape)
             checked = sorted({0, len(steps) - 1})
-        for index in checked:
-            self._check_gradient(steps[index], vectors[index], gradients[index])
+        self._check_gradients(
+            [steps[i] for i in checked], [vectors[i] for i in checked], [gradients[i] for i in checked]
+        )
         for index, step in enumerate(steps):
             if (adjust := step.training.hooks.adjust_gradient) is not None:
                 adjust(gradients[index], vectors[index], step.number)
@@ -180,7 +183,8 @@ class BatchedSteps:
         self.optimizer.step([step.node for step in steps], steps[0].groups, vectors, gradients)
         for index, (before, after) in zip(checked, alone, strict=True):
             rounding = torch.finfo(before.dtype).eps * float(before.norm())
-            self._compare(steps[index], "model", vectors[index] - before, after - before, rounding)
+            most = TOLERANCE[before.dtype]
+            self._compare(steps[index], "model", vectors[index] - before, after - before, most, rounding)
         torch._foreach_copy_(models, vectors.unbind())
         for step, loss in zip(steps, losses.unbind(), strict=True):
             # Without the batch, which refers to the step.
@@ -259,26 +263,35 @@ class BatchedSteps:
         """A number for each node."""
         return torch.tensor(numbers, dtype=self._layout.dtype, device=self._device)
 
-    def _check_gradient(self, step: NodeStep, vector: Tensor, gradient: Tensor) -> None:
-        """Compares a gradient with that of the loop; raises RunFailed where they differ.
+    def _check_gradients(
+        self, steps: Sequence[NodeStep], vectors: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> None:
+        """Compares gradients with those of the loop; raises RunFailed where they differ.
 
         A near tie, as in max pooling, goes one way or the other by rounding: a gradient of LeNet then differs
-        by some thousandths. Float64 has hardly any, so it decides where fp32 differs.
+        by some thousandths. Float64 has hardly any, so it decides where those of fp32 differ that much.
         """
-        try:
-            self._compare(step, "gradient", gradient, self._gradient_alone(step, vector))
-        except RunFailed:
-            if vector.dtype == torch.float64:
-                raise
-            module = copied(self.module).double()
-            layout = replace(self._layout, dtype=torch.float64)
-            samples = replace(self._samples, dtype=torch.float64)
-            exact = BatchedSteps(module, layout, replace(self._settings, dtype="float64"), samples, 1)
-            wide = replace(step, batches=[in_float64(batch) for batch in step.batches])
-            vectors = vector.double().unsqueeze(0)
-            gradients = torch.empty_like(vectors)
-            exact._gradients(vectors, gradients, [wide])
-            self._compare(step, "gradient", gradients[0], exact._gradient_alone(wide, vectors[0]))
+        alone = [self._gradient_alone(step, vector) for step, vector in zip(steps, vectors, strict=True)]
+        most = TOLERANCE[self._layout.dtype]
+        may_be_tied = self._layout.dtype == torch.float32 and any(
+            differs(gradient, exact, most) for gradient, exact in zip(gradients, alone, strict=True)
+        )
+        for step, gradient, exact in zip(steps, gradients, alone, strict=True):
+            self._compare(step, "gradient", gradient, exact, OF_TIES if may_be_tied else most)
+        if may_be_tied:
+            self._check_in_float64(steps, vectors)
+
+    def _check_in_float64(self, steps: Sequence[NodeStep], vectors: Sequence[Tensor]) -> None:
+        """Computes the gradients of these nodes once more, together and alone; raises RunFailed."""
+        layout = replace(self._layout, dtype=torch.float64)
+        samples = replace(self._samples, dtype=torch.float64)
+        settings = replace(self._settings, dtype="float64")
+        batched = BatchedSteps(copied(self.module).double(), layout, settings, samples, len(steps))
+        wide = [replace(step, batches=[in_float64(batch) for batch in step.batches]) for step in steps]
+        models = torch.stack([*vectors]).double()
+        gradients = torch.empty_like(models)
+        batched._gradients(models, gradients, wide)
+        batched._check_gradients(wide, models.unbind(), gradients.unbind())
 
     def _gradient_alone(self, step: NodeStep, vector: Tensor) -> Tensor:
         """Computes a gradient as the loop does, shape (d,)."""
@@ -312,17 +325,22 @@ class BatchedSteps:
         return before, after
 
     def _compare(
-        self, step: NodeStep, what: str, batched: Tensor, exact: Tensor, rounding: float = 0.0
+        self, step: NodeStep, what: str, batched: Tensor, exact: Tensor, most: float, rounding: float = 0.0
     ) -> None:
-        difference, norm = float((batched - exact).norm()), float(exact.norm())
-        most = TOLERANCE[exact.dtype]
+        norm = float(exact.norm())
         # A gradient that is not finite ends the run with a message of its own.
-        if norm < math.inf and not difference <= most * norm + rounding + TINY:
+        if norm < math.inf and differs(batched, exact, most, rounding):
+            share = float((batched - exact).norm()) / max(norm, TINY)
             raise RunFailed.at(
                 "training.execution.batches",
-                f"{step.place}: the {what} differs from that of a node alone by "
-                f"{difference / max(norm, TINY):.1e} of its norm, more than {most:g}; leave it out",
+                f"{step.place}: the {what} differs from that of a node alone by {share:.1e} of its norm, "
+                f"more than {most:g}; leave it out",
             )
+
+
+def differs(batched: Tensor, exact: Tensor, most: float, rounding: float = 0.0) -> bool:
+    """Whether they are apart by more than this share of the norm, and the rounding; also where one is NaN."""
+    return not float((batched - exact).norm()) <= most * float(exact.norm()) + rounding + TINY
 
 
 def in_float64(batch: Batch) -> Batch:

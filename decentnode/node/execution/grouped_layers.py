@@ -52,7 +52,11 @@ def layers_of(network: nn.Module, names: Mapping[int, str]) -> list[Layer] | Non
 
     Convolutions are none of them: torch's rule for vmap computes them in the same groups.
     """
-    if network._forward_hooks or network._forward_pre_hooks or network._backward_hooks:
+    hooks = (
+        network._forward_hooks, network._forward_pre_hooks,
+        network._backward_hooks, network._backward_pre_hooks,
+    )  # fmt: skip
+    if any(hooks) or "forward" in vars(network):
         return None
     if type(network) is nn.Sequential:
         layers: list[Layer] = []
