@@ -33,6 +33,7 @@ def waiting():
     with LauncherThreads(4) as launchers:
         stopped = threading.Event()
         future = launchers.start(0, deadline=60.0, is_stopped=stopped.is_set)
+        launchers.wait_until_listening()
         yield launchers
         stopped.set()
         with pytest.raises(StartError):
@@ -62,6 +63,7 @@ def test_who_asks_needs_the_secret_of_the_job():
     with LauncherThreads(2, keys=keys) as launchers:
         stopped = threading.Event()
         future = launchers.start(0, deadline=60.0, is_stopped=stopped.is_set)
+        launchers.wait_until_listening()
         assert ask(launchers, keys=derived_credentials(SECRET, 2, 2), seconds=30.0).index == 1
         assert ask(launchers, keys=derived_credentials(b"another" + SECRET, 2, 2), seconds=1.0) is None
         stopped.set()

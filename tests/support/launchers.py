@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher.cluster.channel import LauncherChannel
+from decentnode.launcher.cluster.place import is_listening
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.messages import Join, RelayedReports
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
@@ -90,6 +91,12 @@ class LauncherThreads:
         """Waits until machine 0 knows that this one has come."""
         host, limit = self.rendezvous_of[0], time.monotonic() + 10.0
         while machine not in host._joins and time.monotonic() < limit:
+            time.sleep(0.01)
+
+    def wait_until_listening(self):
+        """Waits until machine 0 can be asked: its thread binds the port."""
+        address, limit = self.mapping.address(0), time.monotonic() + 10.0
+        while not is_listening(address, self.mapping.rendezvous_port) and time.monotonic() < limit:
             time.sleep(0.01)
 
     def __enter__(self):
