@@ -205,7 +205,7 @@ class CheckpointFile:
 
 
 def _blocks(contents: Iterable[memoryview]) -> Iterator[bytes | bytearray | memoryview]:
-    """The same bytes with small pieces joined: a call for each would take longer than its bytes."""
+    """Yields the contents with small pieces joined: a write of each would take longer than its bytes."""
     joined = bytearray()
     for content in contents:
         if len(content) < PIECE:
