@@ -280,8 +280,9 @@ def prepare_process(
         checkpoint_file = CheckpointFile(ranks, record_file)
     executor = experiment.execution.executor(len(ranks), marks=lambda rank: heartbeats.of(rank).marks)
     host = NodeHost(
-        fork_context, communication, clock, len(ranks) > 1, executor, record_file, checkpoint_file
-    )
+        fork_context, communication, clock, is_shared=len(ranks) > 1, executor=executor,
+        record_file=record_file, checkpoint_file=checkpoint_file,
+    )  # fmt: skip
     return directory, host
 
 
