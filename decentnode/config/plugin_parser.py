@@ -28,7 +28,7 @@ from decentnode.config.type_check import (
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
-from decentnode.core.registry import Registry, import_class, near_file, registry_of
+from decentnode.core.registry import Registry, import_class, near_file, nearest, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import GRAPH_FILE
@@ -111,7 +111,9 @@ class PluginParser:
             parameters = {option: (Any, None) for option in own} | dict(parameters)
         # Most keys of `training` are valid for every name.
         what = "key" if registry.kind == "training" else f"option of {name}"
-        options = self.options(key, own, parameters, what=what, known=[*parameters, *generic])
+        is_named = not isinstance(value, dict) or value.get(registry.key) is not None
+        known = [*parameters, *generic, *([] if is_named else [registry.key])]
+        options = self.options(key, own, parameters, what=what, known=known)
         if options is None:
             return None
         if not is_dataclass(cls):
@@ -238,6 +240,8 @@ class PluginParser:
             return given, options
         name = default if given is None else given
         if not isinstance(name, str) or not name:
+            if given is None and (misspelt := nearest(registry.key, options)):
+                self.document.report(unknown_key((*key, misspelt), "key", [registry.key]))
             wrong = MISSING_KEY if given is None else f"must be a name, not {show(given)}"
             self.document.add((*key, registry.key), wrong, f"name one of: {registry.names}")
             return "", {}

@@ -11,7 +11,7 @@ from decentnode.config.paths import expanded
 from decentnode.config.plugin import Plugin, keys_of_kind, named_in
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.python_source import ARGUMENTS, NAME_OF_RUN
-from decentnode.config.settings import KeyFolder, SecretFile, Settings, TrainingSection
+from decentnode.config.settings import Settings, TrainingSection
 from decentnode.config.torch_classes import (
     MOST_TRIAL_STEPS,
     TorchClasses,
@@ -19,7 +19,7 @@ from decentnode.config.torch_classes import (
     try_optimizer,
     try_scheduler,
 )
-from decentnode.config.type_check import Parameters, bare, parameters_of, show, unknown_key
+from decentnode.config.type_check import Parameters, bare, describe, parameters_of, show, unknown_key
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import TRAININGS, Registry
 from decentnode.errors import MISSING_KEY, Key
@@ -77,18 +77,13 @@ class SectionParser:
         parameters = scalar_parameters(NAME_OF_RUN if file == ARGUMENTS else Path(file).stem)
         # A null is the same as no entry, so that an override can remove an entry.
         given = {name: value for name in parameters if (value := self.parser.get((name,))) is not None}
-        if isinstance(given.get("security"), dict):
-            del given["security"]
         found = self.parser.options((), given, parameters, what="key", known=SECTIONS) or {}
-        self.made |= {name: found.get(name) for name in ("machine", "rounds", "device")}
+        self.made |= {name: found.get(name) for name in ("machine", "rounds", "device", "security")}
         if isinstance(run_dir := found.get("run_dir"), str):
             try:
                 found["run_dir"] = str(expanded(run_dir))
             except ValueError as error:
                 self.document.add(("run_dir",), f"no usable path: {show(run_dir)}: {error}")
-        if isinstance(self.parser.get(("security",)), dict):
-            kind = SecretFile if self.parser.get(("security", "secret")) is not None else KeyFolder
-            found["security"] = self._settings(("security",), kind)
         return found
 
     def _field(self, key: Key, hint: Any) -> Any:
@@ -131,7 +126,7 @@ class SectionParser:
         if key == ("time_model",) and isinstance(section, str):
             section = self.document.value["time_model"] = {"name": section}
         if not isinstance(section, dict | None):
-            self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
+            self.document.add(key, f"must be {describe(cls)}, not {show(section)}")
             return None
         plugins = {n: self._field((*key, n), hint) for n, (hint, _) in parameters.items() if named_in(hint)}
         own = {name: value for name, value in (section or {}).items() if name not in plugins}

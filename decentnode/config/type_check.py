@@ -85,32 +85,33 @@ def typed(hint: Any, value: Any, whole: Any = None) -> Any:
     An object from Python that no YAML can have fits where it has the class that is wanted. `whole`: the type
     that messages name in place of `hint`.
     """
-    whole = whole or hint
+    adapter = _adapter(hint)
     try:
         content = json.dumps([value])
     except TypeError:
-        return _typed_object(hint, value, whole)
+        content = None
     try:
-        return _adapter(hint).validate_json(content)[0]
+        return (adapter.validate_python((value,)) if content is None else adapter.validate_json(content))[0]
     except ValidationError as error:
-        meant = _meant(bare(hint), value) if get_origin(bare(hint)) in UNIONS else None
-        if is_dataclass(bare(meant)):
-            return typed(meant, value)
-        defects: dict[Key, Defect] = {}
+        _refuse_parts(bare(hint), value)
+        own = [str(e["ctx"]["error"]) for e in error.errors(include_url=False) if e["type"] in OWN_ERRORS]
         # What a class says itself is more precise than that no other choice of a union fits.
-        for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
-            if (defect := _defect(hint, value, details, whole)) is not None:
-                defects.setdefault(defect.key, defect)
-        # A whole with a defect in one of its parts has another one only as a choice of a union.
-        wholes = {key[:length] for key in defects for length in range(len(key))}
-        raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
+        raise TypeMismatch([Defect((), own[0]) if own else _unfit(whole or hint, value)]) from error
 
 
-def _typed_object(hint: Any, value: Any, whole: Any) -> Any:
-    try:
-        return _adapter(hint).validate_python((value,))[0]
-    except ValidationError as error:
-        raise TypeMismatch([Defect((), f"must be {describe(whole)}, not {show(value)}")]) from error
+def _refuse_parts(hint: Any, value: Any) -> None:
+    """Raises TypeMismatch with the defects of the parts of a value that a type does not allow, if any."""
+    meant = _meant(hint, value)
+    if meant is not None and get_origin(hint) in UNIONS:
+        typed(meant, value)
+    elif is_dataclass(meant):
+        _fields(meant, value, lambda hint, part, name: name in value and typed(hint, part))  # type: ignore[arg-type]
+    elif meant is not None:
+        _items(meant, value, lambda hint, part, _: typed(hint, part))
+
+
+def _unfit(hint: Any, value: Any) -> Defect:
+    return Defect((), f"must be {describe(hint)}, not {show(value)}")
 
 
 class Builder(Protocol):
@@ -157,12 +158,12 @@ class _Parts:
         self.found: dict[Any, Any] = {}
         self._defects: list[Sequence[Defect]] = []
 
-    def add(self, name: str | int, make: Callable[[], Any], key: Key | None = None) -> None:
-        """Adds what `make` returns; `key`: where it is in the value, by default at its name."""
+    def add(self, name: str | int, make: Callable[[], Any], key: Key) -> None:
+        """Adds what `make` returns; `key`: where it is in the value."""
         try:
             self.found[name] = make()
         except TypeMismatch as unfit:
-            self._defects.append([defect.below((name,) if key is None else key) for defect in unfit.defects])
+            self._defects.append([defect.below(key) for defect in unfit.defects])
 
     def refuse(self, *defects: Defect) -> None:
         """Raises TypeMismatch if there are defects."""
@@ -180,47 +181,71 @@ def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
     meant = _meant_part(hint, value)
     if meant is None:
         others = tuple(choice for choice in choices_of(hint) if not holds_plugins(choice))
-        if not others:
-            raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
+        if not others or isinstance(value, Mapping | list | tuple):
+            raise TypeMismatch([_unfit(hint, value)])
         return typed(Union[others], value, hint)  # noqa: UP007
+    if not holds_plugins(meant):
+        return typed(meant, value)
     if is_plugin(meant):
         return builder.plugin(key, meant, value, ())
     if is_dataclass(meant):
         return _section(meant, value, builder, key)  # type: ignore[arg-type]
-    hints, parts = get_args(meant), _Parts()
-    if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if len(value) != len(hints):
-        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
-    for index, (inner, part) in enumerate(zip(hints, value, strict=True)):
-        parts.add(index, partial(typed_parts, inner, part, builder, (*key, index)))
-    parts.refuse()
-    return tuple(parts.found.values())
+    found = _items(meant, value, lambda hint, part, name: typed_parts(hint, part, builder, (*key, name)))
+    return tuple(found.values())
 
 
 def _section(cls: Callable[..., Any], value: Any, builder: Builder, key: Key) -> Any:
+    inlined, given = inlined_in(cls), value
+    others = [name for name in parameters_of(cls) if name != inlined]
+    if isinstance(value, cls):  # type: ignore[arg-type]
+        given = {name: getattr(value, name) for name in parameters_of(cls)}
+    elif inlined:
+        given = {inlined: value}
+        if isinstance(value, Mapping):
+            given = {name: value[name] for name in others if name in value}
+            given[inlined] = {name: part for name, part in value.items() if name not in others}
+
+    def convert(hint: Any, part: Any, name: str | int) -> Any:
+        if name == inlined:
+            return builder.plugin(key, get_args(hint)[0], part, others)
+        return typed_parts(hint, part, builder, (*key, name))
+
+    return builder.section(key, cls, _fields(cls, given, convert))
+
+
+Convert = Callable[[Any, Any, str | int], Any]
+"""Returns a part of a value, from its type, what is given for it, and its name or index."""
+
+
+def _fields(cls: Callable[..., Any], value: Mapping[str, Any], convert: Convert) -> dict[Any, Any]:
+    """Returns the fields of a dataclass by name, also those that are not given; raises TypeMismatch."""
     parameters, inlined, parts = parameters_of(cls), inlined_in(cls), _Parts()
-    others = [name for name in parameters if name != inlined]
-    given, rest = {}, value
-    if isinstance(value, Mapping):
-        given = {name: inner for name, inner in value.items() if name in others}
-        rest = {name: inner for name, inner in value.items() if name not in others}
-    elif isinstance(value, cls):  # type: ignore[arg-type]
-        given = {name: getattr(value, name) for name in others}
-        rest = getattr(value, inlined) if inlined else {}
-    if inlined:
-        (base, *_), key_of_section = get_args(parameters[inlined][0]), cast(Key, ())
-        parts.add(inlined, lambda: builder.plugin(key, base, rest, others), key_of_section)
-    defects = [] if inlined else [unknown_key((name,), "key", others) for name in rest]
-    for name in others:
-        hint, default = parameters[name]
-        if name not in given and default is REQUIRED:
+    defects = [unknown_key((name,), "key", list(parameters)) for name in value if name not in parameters]
+    for name, (hint, default) in parameters.items():
+        if name not in value and default is REQUIRED:
             defects.append(Defect((name,), MISSING_KEY, f"it must be {describe(hint)}"))
         else:
-            part = given.get(name, default)
-            parts.add(name, partial(typed_parts, hint, part, builder, (*key, name)))
+            part = partial(convert, hint, value.get(name, default), name)
+            parts.add(name, part, () if name == inlined else (name,))
     parts.refuse(*defects)
-    return builder.section(key, cls, parts.found)
+    return parts.found
+
+
+def _items(hint: Any, value: Any, convert: Convert) -> dict[Any, Any]:
+    """Returns the items of a list or mapping by index or key; raises TypeMismatch."""
+    arguments, parts = get_args(hint), _Parts()
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            parts.add(name, partial(convert, arguments[1], part, name), (name,))
+    else:
+        if get_origin(hint) is not tuple or arguments[-1:] == (Ellipsis,):
+            arguments = arguments[:1] * len(value)
+        if len(value) != len(arguments):
+            raise TypeMismatch([_unfit(hint, value)])
+        for index, (inner, part) in enumerate(zip(arguments, value, strict=True)):
+            parts.add(index, partial(convert, inner, part, index), (index,))
+    parts.refuse()
+    return parts.found
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
@@ -233,21 +258,16 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
 def _meant_part(hint: Any, value: Any) -> Any:
     """Returns the choice of a type that holds plug-ins and that a value means; None: it means another one."""
     choices = choices_of(hint)
+    if len(choices) == 1 and is_plugin(choices[0]):
+        return choices[0]
+    if isinstance(value, Mapping | list | tuple):
+        return _meant(hint, value)
     holding = [choice for choice in choices if holds_plugins(choice)]
-    others = [choice for choice in choices if choice not in holding]
-    if not others and len(holding) == 1 and is_plugin(holding[0]):
-        return holding[0]
-    if isinstance(value, list | tuple):
-        return next((choice for choice in holding if get_origin(choice) in (tuple, list, Sequence)), None)
     # What a text names, or an object is.
     named = [choice for choice in holding if is_plugin(choice) or inlined_in(choice)]
-    if isinstance(value, Mapping):
-        counts = {choice: _known_keys(choice, value) for choice in choices if _takes_keys(choice)}
-        if len(counts) > 1 and not any(counts.values()):
-            raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
-        likely = [choice for choice, count in counts.items() if count == max(counts.values())]
-        return likely[0] if len(likely) == 1 and likely[0] in holding else None
-    if value is None or isinstance(value, bool | int | float) or any(_fits(c, value) for c in others):
+    if value is None or isinstance(value, bool | int | float):
+        return None
+    if any(_fits(choice, value) for choice in choices if choice not in holding):
         return None
     sections = [
         choice for choice in holding if is_dataclass(choice) and isinstance(value, cast(type, choice))
@@ -255,16 +275,47 @@ def _meant_part(hint: Any, value: Any) -> Any:
     return next(iter(sections + named), None)
 
 
+def _meant(hint: Any, value: Any) -> Any:
+    """Returns the choice of a type that a list or mapping means; None where it is none, or may be several."""
+    choices = choices_of(hint)
+    if isinstance(value, Mapping):
+        return _meant_by_keys([(choice, _keys(choice)) for choice in choices if _takes_keys(choice)], value)
+    lists = [choice for choice in choices if get_origin(bare(choice)) in (list, tuple, Sequence)]
+    return lists[0] if isinstance(value, list | tuple) and len(lists) == 1 else None
+
+
+def _meant_by_keys(choices: Sequence[tuple[Any, Sequence[str]]], section: Mapping[str, Any]) -> Any:
+    """Returns the choice that has most of the keys of a section; None: it is empty, or there is no choice.
+
+    Raises TypeMismatch with the keys that no choice has, or that are those of another one.
+    """
+    if len(choices) < 2 or not section:
+        return choices[0][0] if len(choices) == 1 else None
+    meant, own = max(choices, key=lambda choice: len(section.keys() & choice[1]))
+    known = list(chain.from_iterable(keys for _, keys in choices))
+    if section.keys().isdisjoint(own):
+        if (free := next((choice for choice, keys in choices if not keys), None)) is not None:
+            return free
+        # Beside a key that is misspelt, others may be right: options of the plug-in that it names.
+        misspelt = [name for name in section if nearest(name, known)]
+        raise TypeMismatch([unknown_key((name,), "key", known) for name in misspelt or section])
+    if is_dataclass(meant) and (strange := [name for name in section if name in known and name not in own]):
+        first = next(name for name in section if name in own)
+        problem = f"does not go with {first}; leave one of them out"
+        raise TypeMismatch([Defect((name,), problem) for name in strange])
+    return meant
+
+
 def _takes_keys(hint: Any) -> bool:
     return is_plugin(hint) or is_dataclass(hint) or get_origin(hint) in (dict, Mapping)
 
 
-def _known_keys(hint: Any, section: Mapping[str, Any]) -> int:
-    """Returns how many of a section's keys are known; of a plug-in the one that names it."""
+def _keys(hint: Any) -> Sequence[str]:
+    """Returns the keys of a section, of a plug-in the one that names it; none of a mapping with any keys."""
     if is_dataclass(hint):
-        return len(section.keys() & _hints(hint).keys())  # type: ignore[arg-type]
+        return list(parameters_of(hint))  # type: ignore[arg-type]
     registry = registry_of(hint)
-    return int((registry.key if registry else "name") in section)
+    return [registry.key if registry else "name"] if is_plugin(hint) else []
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -297,24 +348,6 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[hint], config=_RULES)
 
 
-def _defect(hint: Any, value: Any, error: Mapping[str, Any], whole: Any) -> Defect | None:
-    """Returns what pydantic found; None where that is a choice of a union that was not meant."""
-    path = error["loc"][1:]
-    place = _locate(hint, path, value)
-    if place is None:
-        return None
-    key, inner, unknown_parts = place
-    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden") and is_dataclass(bare(inner)):
-        return unknown_key((*key, *unknown_parts), "key", list(_hints(bare(inner))))
-    if error["type"] == "missing" and path and isinstance(path[-1], str) and not unknown_parts:
-        return Defect(key, MISSING_KEY, f"it must be {describe(inner)}")
-    if error["type"] in OWN_ERRORS:
-        return Defect(key, str(error["ctx"]["error"]))
-    if error["type"] == "missing":
-        key, inner, _ = _locate(hint, path[:-1], value) or place
-    return Defect(key, f"must be {describe(whole if inner is hint else inner)}, not {show(_dig(value, key))}")
-
-
 def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
     """Returns the defect of a key whose last word is none of the known ones; `what` it is."""
     name = str(key[-1])
@@ -334,54 +367,6 @@ def known_names(name: str, known: Sequence[str]) -> str:
     return guess(name, known) or (f" (known: {text})" if known else "")
 
 
-def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any, Key] | None:
-    """Follows a path while the types are unambiguous: the key so far, the type there, the unknown rest.
-
-    None where the path leads into a class of a union that the value does not mean.
-    """
-    key: Key = ()
-    for number, part in enumerate(path):
-        if get_origin(bare(hint)) in UNIONS:
-            # Here the path only names one of the choices; the value decides which one was meant.
-            inner = _meant(bare(hint), _dig(value, key))
-            if is_dataclass(bare(inner)) and part != bare(inner).__name__:
-                return None
-        else:
-            inner = _inside(hint, part)
-            key = (*key, part) if inner is not None else key
-        if inner is None:
-            return key, hint, tuple(path[number:])
-        hint = inner
-    return key, hint, ()
-
-
-def _meant(union: Any, value: Any) -> Any:
-    """Returns the choice of a union that a list or mapping means; None where several may be."""
-    wanted: tuple[Any, ...] = (dict, Mapping) if isinstance(value, dict) else (list, tuple, Sequence)
-    if not isinstance(value, list | dict):
-        return None
-    choices = get_args(union)
-    fitting = [choice for choice in choices if get_origin(bare(choice)) in wanted]
-    if isinstance(value, dict):
-        classes = [choice for choice in choices if is_dataclass(bare(choice))]
-        known = [len(value.keys() & _hints(bare(cls)).keys()) for cls in classes]
-        fitting += [cls for cls, count in zip(classes, known, strict=True) if count == max(known)]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _inside(hint: Any, part: str | int) -> Any:
-    inner = bare(hint)
-    arguments = get_args(inner)
-    if is_dataclass(inner):
-        return _hints(inner).get(str(part))  # type: ignore[arg-type]
-    if get_origin(inner) in (list, tuple, Sequence) and isinstance(part, int):
-        fixed = get_origin(inner) is tuple and Ellipsis not in arguments
-        return arguments[part if fixed and part < len(arguments) else 0]
-    if get_origin(inner) in (dict, Mapping):
-        return arguments[1]
-    return None
-
-
 def bare(hint: Any) -> Any:
     """Returns the type without its ranges, and without null where there is one other choice."""
     while get_origin(hint) is Annotated:
@@ -390,12 +375,6 @@ def bare(hint: Any) -> Any:
         choices = [choice for choice in get_args(hint) if choice is not types.NoneType]
         return bare(choices[0]) if len(choices) == 1 else hint
     return hint
-
-
-def _dig(value: Any, key: Key) -> Any:
-    for part in key:
-        value = value[part]
-    return value
 
 
 def is_path(name: str, hint: Any) -> bool:
@@ -411,7 +390,9 @@ def may_be_path(hint: Any) -> bool:
 def show(value: Any) -> str:
     """Returns a value as messages show it."""
     if isinstance(value, list | tuple | dict):
-        return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
+        if not isinstance(value, dict):
+            return f"a list of {len(value)}"
+        return "a mapping" if value else "an empty mapping"
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, bool | int | float | None):
@@ -464,9 +445,9 @@ def _describe_class(cls: Any, many: bool) -> str:
         return describe(_hints(cls)[inlined], many)
     if is_dataclass(cls):
         hints, defaults = _hints(cls), {f.name for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
-        # What must be there, where that is not all.
-        named = [name for name in hints if name not in defaults] or hints
-        return f"{'mappings' if many else 'a mapping'} with {' and '.join(named)}"
+        # What must be there, if anything must.
+        needed = " and ".join(name for name in hints if name not in defaults)
+        return f"{'mappings' if many else 'a mapping'} with {needed or ', '.join(hints)}"
     if isinstance(cls, type) and issubclass(cls, Enum):
         return _choices([member.value for member in cls])
     return f"a {getattr(cls, '__name__', cls)}"

@@ -171,7 +171,7 @@ class Registry:
     @property
     def names(self) -> str:
         """All names for a message; of many the first, and the command that lists the others."""
-        text = ", ".join(self.classes())
+        text = ", ".join(self.classes()) or "module:function"
         if len(text) <= MOST_LETTERS:
             return text
         return f"{text[:MOST_LETTERS].rpartition(',')[0]}, ...; all: decentnode list {self.kind}"

@@ -19,7 +19,7 @@ from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import check_name
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document
-from decentnode.core.registry import EXECUTORS
+from decentnode.core.registry import EXECUTORS, nearest
 from decentnode.errors import ConfigError, Key
 from decentnode.options import NonNegative, Positive
 from decentnode.studies.axes import Change, Level, PlannedVariant, StudyAxis, combine, label_of, spread_out
@@ -349,6 +349,6 @@ class _StudyParser:
 
 
 def _is_range(section: dict[str, Any]) -> bool:
-    """Whether a mapping is meant as a range: it has keys of one, and no named variants."""
+    """Whether a mapping is meant as a range: it has keys of one, or misspelt ones, and no named variants."""
     is_named = any(isinstance(value, dict) for value in section.values())
-    return bool(section.keys() & RANGE.keys()) and not is_named
+    return any(nearest(key, RANGE) for key in section) and not is_named

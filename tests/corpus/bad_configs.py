@@ -138,7 +138,13 @@ security: 1
     | 2 security | must be 'auto' or 'none' or 'environment' or a mapping with keys or a mapping with
     + secret, not 1
 security: {key: keys} | 2 security.key | unknown key; did you mean 'keys'?
-security: {} | 2 security.keys | missing; it must be a path
+security:\n  secrt: job.key | 3 security.secrt | unknown key; did you mean 'secret'?
+security: {zebra: 1} | 2 security.zebra | unknown key (known: keys, secret)
+security: {keys: keys, secret: job.key}
+    | 2 security.secret | does not go with keys; leave one of them out
+security: {}
+    | 2 security | must be 'auto' or 'none' or 'environment' or a mapping with keys or a mapping with
+    + secret, not an empty mapping
 security: {keys: null} | 2 security.keys | must be a path, not null
 "a\\nb": 1 | 2 a\\nb | unknown key (known: ...)
 seed: &a [1] | 2 seed | must be a whole number >= 0, not a list of 1
@@ -288,7 +294,7 @@ ring.edges, directed: true
 = mapping:\n
 mapping:\n  name: liner\n
     | 6 mapping.name | unknown mapping 'liner'; did you mean 'linear'? (known: environment, linear, open)
-mapping:\n  hosts: 3\n | 6 mapping.hosts | unknown option of linear (known: machines, rendezvous_port)
+mapping:\n  hosts: 3\n | 6 mapping.hosts | unknown option of linear (known: machines, rendezvous_port, name)
 mapping:\n  rendezvous_port: 0\n | 6 mapping.rendezvous_port | must be a whole number > 0 and < 65536, not 0
 mapping:\n  rendezvous_port: 70000\n
     | 6 mapping.rendezvous_port | must be a whole number > 0 and < 65536, not 70000
@@ -457,7 +463,7 @@ hidden: null | 9 model.hidden | must be a list of whole numbers > 0, not null
 hidden: [8
     | 9 | not valid YAML: expected ',' or ']', but got '}'; close what is open with } or ], and put commas ...
 hidden: !!set {8} | 9 model.hidden | the key 8 is not text; put it in quotes
-    | 9 model.hidden | must be a list of whole numbers > 0, not a mapping
+    | 9 model.hidden | must be a list of whole numbers > 0, not an empty mapping
 
 = training:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n  steps_per_round: 5\n
 "" | 1 training | missing; it must be a mapping with optimizer and steps_per_round or epochs_per_round
@@ -599,8 +605,27 @@ execution: all
 execution: {batches: all} | 12 training.execution.batches | must be a whole number > 0 or 'auto', not 'all'
 execution: {workers: 0} | 12 training.execution.workers | must be a whole number > 0 or 'auto', not 0
 execution: {workers: 2, batches: 8}
+    | 12 training.execution.workers | does not go with batches; leave one of them out
+execution: {batchs: auto} | 12 training.execution.batchs | unknown key; did you mean 'batches'?
+execution:\n    workrs: 2\n    batchs: 8
+    | 13 training.execution.workrs | unknown key; did you mean 'workers'?
+    | 14 training.execution.batchs | unknown key; did you mean 'batches'?
+execution: {batches: 2, x: 1} | 12 training.execution.x | unknown key (known: batches)
+execution: {alone: true} | 12 training.execution.alone | unknown key (known: batches, workers)
+execution: {batches: {batchs: 1}}
+    | 12 training.execution.batches | must be a whole number > 0 or 'auto', not a mapping
+execution: {}
     | 12 training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers,
-    + not a mapping
+    + not an empty mapping
+execution: [auto]
+    | 12 training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers,
+    + not a list of 1
+execution: null
+    | 12 training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers,
+    + not null
+pace: {step_second: 1, slowdown: {distributon: stragglers}}
+    | 12 training.pace.slowdown.distributon | unknown key; did you mean 'distribution'?
+    | 12 training.pace.step_second | unknown key; did you mean 'step_seconds'?
 accumulate: 0 | 12 training.accumulate | must be a whole number > 0, not 0
 compile: fast
     | 12 training.compile | must be true or false or 'default' or 'reduce-overhead' or 'max-autotune' or
@@ -1469,7 +1494,7 @@ time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4,
 'communication={name: simulated, latency: {edges: 5, others: {distribution: gauss}}, uplink: {mean: 1}}'
     | communication.latency.others.distribution | unknown distribution 'gauss' (known: exponential, ...
     | communication.latency.edges | must be text or a list of lists of exactly 3 (...), not 5
-    | communication.uplink | must be a number >= 0 or text or a list of ... or a distribution or a mapping ...
+    | communication.uplink.mean | unknown key (known: distribution, table, regions, shares, within)
 'training.pace={step_seconds: 0.01, slowdown: {distribution: lognormal, sigma: 9, drwn: rank}, devise: phone}'
     | training.pace.slowdown.drwn | unknown option of lognormal; did you mean 'drawn'?
     | training.pace.slowdown.sigma | must be a number > 0 and <= 3, not 9
@@ -1534,5 +1559,72 @@ communication=inproc training.execution.workers=2 device=cuda
 communication=inproc training.execution.workers=many
     | training.execution.workers | must be a whole number > 0 or 'auto', not 'many'
 'communication={name: inproc, workers: 2}' | communication.workers | unknown option of inproc (known: overlap)
+'communication={name: simulated, latency: {tabel: azure}, uplink: {tabl: mlab, shares: [1]},
+    + downlink: {distribtion: lognormal, median: 1}, bandwidth: {edgs: []}}'
+    | communication.latency.tabel | unknown key; did you mean 'table'?
+    | communication.uplink.tabl | unknown key; did you mean 'table'?
+    | communication.downlink.distribtion | unknown key; did you mean 'distribution'?
+    | communication.bandwidth.edgs | unknown key; did you mean 'edges'?
+'communication={name: simulated, latency: {edges: [[0, 1, {a: 1}]], others: {tabl: azure}},
+    + bandwidth: {other: 5}}'
+    | communication.latency.edges[0][2] | must be a number >= 0 or text, not a mapping
+    | communication.latency.others.tabl | unknown key; did you mean 'table'?
+    | communication.bandwidth.other | unknown key; did you mean 'others'?
+'communication={name: simulated, latency: {table: azure, edges: []}, bandwidth: {}, uplink: {shares: [1]},
+    + downlink: {distribution: lognormal, median: 1, table: mlab}}'
+    | communication.latency.edges | does not go with table; leave one of them out
+    | communication.uplink.table | missing; it must be 'azure' or 'mlab'
+    | communication.downlink.table | unknown option of lognormal (known: median, sigma)
+    | communication.bandwidth | must be a number >= 0 ... or a mapping with table or a mapping with edges or
+    + null, not an empty mapping
+'model.adapters={rnk: 4}' | model.adapters.rnk | unknown key; did you mean 'rank'?
+'dataset.validation={sorce: train, size: 5}'
+    | dataset.validation.sorce | unknown key; did you mean 'source'?
+dataset.validation=0.1 | dataset.validation | must be a mapping with source and size, not 0.1
+'dataset={name: table, path: ring.edges, label: y, columns: {a: {knd: number}, b: {kind: nmber}, c: 5}}'
+    | dataset.columns.a.knd | unknown key; did you mean 'kind'?
+    | dataset.columns.b.kind | must be 'number' or 'category' or 'ordered' or 'time' or 'skip' or null, ...
+    | dataset.columns.c | must be 'number' or ... or a mapping with kind, values, max_categories, missing, ...
+'training.privacy={name: dp_sgd, noise: 1, clip: 1, delta: 0.001, correlation: {nam: edges},
+    + pipeline: {noise: 1, delta_shar: 0.1, bounds: {a: [1]}}}'
+    | training.privacy.correlation.nam | unknown key; did you mean 'name'?
+    | training.privacy.pipeline.delta_shar | unknown key; did you mean 'delta_share'?
+    | training.privacy.pipeline.bounds.a | must be a list of exactly 2 (a number, a number), not a list of 1
+'records={models: {evry: 1}, coordinates: {evry: 1}, writers: [{nam: csv}]}'
+    | records.writers[0].nam | unknown key; did you mean 'name'?
+    | records.models.evry | unknown key; did you mean 'every'?
+    | records.coordinates.evry | unknown key; did you mean 'every'?
+'failures.restart={attempt: 1}' 'time_model={nam: asynchronous}' 'evaluation.metrics=[{nam: f1}]'
+    | time_model.nam | unknown key; did you mean 'name'?
+    | evaluation.metrics[0].nam | unknown key; did you mean 'name'?
+    | failures.restart.attempt | unknown key; did you mean 'attempts'?
+'graph={name: churn, graph: {nam: ring}}' | graph.graph.nam | unknown key; did you mean 'name'?
+'graph={nam: ring, nodes: 4}' 'dataset={nam: digits}' 'model={nam: mlp}' 'sharing={name: levels,
+    + inner: {nam: gossip}, outer: {name: gossip, outer: {nam: SGD}}}'
+    | graph.nam | unknown key; did you mean 'name'?
+    | dataset.nam | unknown key; did you mean 'name'?
+    | model.nam | unknown key; did you mean 'name'?
+    | sharing.inner.nam | unknown key; did you mean 'name'?
+    | sharing.outer.outer.nam | unknown key; did you mean 'name'?
+'communication={nam: simulated}' 'task={nam: classification}' 'dataset.partition={nam: iid}'
+    + 'sharing.weights={nam: uniform}' 'training.loss={nam: MSELoss}' 'sharing.transforms=[{nam: cast}]'
+    | dataset.partition.nam | unknown option of iid; did you mean 'name'?
+    | task.nam | unknown option of classification; did you mean 'name'?
+    | training.loss.nam | unknown option of CrossEntropyLoss; did you mean 'name'?
+    | sharing.weights.nam | unknown option of metropolis_hastings; did you mean 'name'?
+    | sharing.transforms[0].nam | unknown key; did you mean 'name'?
+    | communication.nam | unknown option of zeromq; did you mean 'name'?
+'training.optimizer={nam: SGD}' 'training.scheduler={nam: StepLR}' 'training.augmentation=[{nam: flip}]'
+    + 'faults=[{nam: crash}]' 'adversaries=[{nam: noise}]' 'dataset.skew=[{nam: rotate}]'
+    | dataset.skew[0].nam | unknown key; did you mean 'name'?
+    | training.optimizer.nam | unknown key; did you mean 'name'?
+    | training.scheduler.nam | unknown key; did you mean 'name'?
+    | training.augmentation[0].nam | unknown key; did you mean 'name'?
+    | faults[0].nam | unknown key; did you mean 'name'?
+    | adversaries[0].nam | unknown key; did you mean 'name'?
+'after_round=[{nam: mine:f}, {}, f]'
+    | after_round[0].nam | unknown key; did you mean 'name'?
+    | after_round[1].name | missing; name one of: module:function
+    | after_round[2] | unknown after_round 'f' (known: module:function)
 """
 """Words after the file BASE, and what follows `command line: `, or whole lines."""

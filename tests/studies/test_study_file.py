@@ -173,6 +173,11 @@ axes:\n  rounds: [5, 5]\n | 3 axes.rounds | two values have the label 'rounds-5'
 axes:\n  rounds: [5]\n  kind: {a: {rounds: 3}}\n | 4 axes.kind | rounds is changed by the axis 'rounds', too
 axes:\n  rounds: {from: 1, to: 5}\n | 3 axes.rounds | a range has from, to, and one of step and count
 axes:\n  rounds: {from: 1, step: 5}\n | 3 axes.rounds.to | missing; it must be a number
+axes:\n  rounds: {frm: 1, too: 5, stp: 2}\n
+    | 3 axes.rounds.frm | unknown key; did you mean 'from'?
+    | 3 axes.rounds.too | unknown key; did you mean 'to'?
+    | 3 axes.rounds.stp | unknown key; did you mean 'step'?
+axes:\n  rounds: {zebra: 5}\n | 3 axes.rounds | must be a list of values, a range {from: 1, ... not a mapping
 axes:\n  rounds: {from: 1, to: 5, step: -1}\n | 3 axes.rounds | a step of -1 does not lead from 1 to 5
 axes:\n  rounds: {from: 0, to: 5, count: 3, log: true}\n
     | 3 axes.rounds | a range with log has a count, and from and to above 0
