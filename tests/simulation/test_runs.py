@@ -178,6 +178,7 @@ def test_the_slowest_of_n_random_steps_decides_a_round():
             "training.pace: instant: a window of time has no end of steps without duration; write",
         ),
         ({"security": {"keys": "keys"}}, "security: keys are of links between machines, and a simulation"),
+        ({"security": "environment"}, "security: keys are of links between machines, and a simulation"),
         (
             {"communication": simulated(latency="-20 ms")},
             "communication.latency: '-20 ms' is negative; write it like 20 ms",
