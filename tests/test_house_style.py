@@ -633,6 +633,17 @@ def test_time_limits_stand_in_one_place():
     assert offenders.keys() == NOT_LIMITS.keys()
 
 
+def test_no_parameter_reads_a_limit_when_it_is_defined():
+    """It would keep that value where the limit is set to another one later."""
+    wrong = [
+        f"{place(path, node)} {ast.unparse(default)}"
+        for path, node in nodes(PACKAGE, *FUNCTIONS)
+        for default in [*node.args.defaults, *node.args.kw_defaults]
+        if default is not None and ast.unparse(default).startswith("Timeouts.")
+    ]
+    assert wrong == []
+
+
 def test_the_docs_list_every_limit_that_a_configuration_changes():
     defaults, others = FailureSettings().timeouts, Timeouts(1.0, 0.5, 2.0, 3.0)
     pairs = zip(limits(defaults), limits(others), strict=True)

@@ -395,7 +395,7 @@ class Launcher:
         """Agrees with the other machines, then gives the start signal to the local nodes."""
         deadline = self.experiment.settings.failures.start_deadline
         if self._credentials is not None:
-            prove_guard(self._credentials)
+            prove_guard(self._credentials, Timeouts.guard_self_test)
         # All processes are ready, so their handshakes are written.
         start = self._cluster.meet(self._handshakes.contents(), deadline, self._is_stopping)
         if self._is_stopping():

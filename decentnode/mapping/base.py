@@ -302,8 +302,11 @@ def is_own_address(ip: str) -> bool:
     return True
 
 
-def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -> dict[str, list[str]]:
-    """The IP addresses of all names, looked up in parallel; empty for names not resolved in time."""
+def resolve_names(names: Sequence[str], seconds: float | None = None) -> dict[str, list[str]]:
+    """The IP addresses of all names, looked up in parallel; empty for names not resolved in time.
+
+    `seconds`: the limit; None: `Timeouts.name_lookup`.
+    """
     resolved: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}
 
@@ -320,7 +323,7 @@ def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -
     for thread in threads:
         thread.start()
     clock = Clock()
-    deadline = clock.now() + seconds
+    deadline = clock.now() + (Timeouts.name_lookup if seconds is None else seconds)
     for thread in threads:
         thread.join(max(0.0, deadline - clock.now()))
     return resolved | arrived.copy()

@@ -269,7 +269,7 @@ class TestAuthenticator:
 class TestSelfTest:
     def test_a_working_guard_passes(self):
         """It would raise StartError, as below."""
-        assert prove_guard(credentials(2)[1]) is None
+        assert prove_guard(credentials(2)[1], 2.0) is None
 
     def test_a_guard_that_lets_everybody_in_is_noticed(self, monkeypatch):
         admit = lambda self, question: [b"1.0", question[1], b"200", b"", b"0", b""]

@@ -198,8 +198,9 @@ def test_machine_0_never_returns_and_the_others_have_all_that_they_did(tmp_path,
     for run in runs[1:]:
         assert run.summary["finished_nodes"] == 5 and sorted(run.summary["lost_nodes"]) == ["0", "1"]
         assert [row.round for row in evaluated(run)] == [*range(9, 80, 10)]
-        # Its consensus distance may be missing: the observer waits for machine 0's part of an earlier row.
-        assert evaluated(run)[-1].ranks == [2, 3, 4, 5, 6]
+        # All but that in progress at the loss.
+        for row in evaluated(run)[3:]:
+            assert row.ranks == [2, 3, 4, 5, 6] and row.consensus_distance is not None, row.round
     assert runs[1].summary["model_hash"] == runs[2].summary["model_hash"]
 
 

@@ -48,12 +48,14 @@ class SnapshotBuffers:
 
     async def publish(
         self, rank: int, round: int, vector: Tensor, clock: Clock, module_state: bytes = b"",
-        timeout: float = Timeouts.snapshot,
+        timeout: float | None = None,
     ) -> bool:  # fmt: skip
         """Copies the vector for its reader; returns False if all slots are unread, or it lacks room.
 
-        After a timeout the node does not wait for the reader again until that has read.
+        After a timeout the node does not wait for the reader again until that has read. `timeout`: None is
+        `Timeouts.snapshot`.
         """
+        timeout = Timeouts.snapshot if timeout is None else timeout
         row = self._row[rank]
         if len(module_state) > self._module_states.shape[1]:
             return False

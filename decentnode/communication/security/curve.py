@@ -166,7 +166,7 @@ class ZapAuthenticator:
             self._refuse(reason)
 
 
-def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_test) -> None:
+def prove_guard(credentials: Credentials, seconds: float) -> None:
     """Proves that a guarded socket admits this machine and no stranger; raises StartError.
 
     A guard that is set up wrongly tends to admit everyone, and no other check would detect that.

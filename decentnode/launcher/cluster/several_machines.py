@@ -302,9 +302,12 @@ class SeveralMachines(Cluster):
         now = time.monotonic()
         return [machine for machine in sorted(self._arrived) if self._is_heard(machine, now)]
 
-    def _first_heard(self, left_out: int = NOBODY, within: float = Timeouts.machine_silent) -> int:
-        """Returns the machine that was here first of those heard in the last seconds, without one of them."""
-        now = time.monotonic()
+    def _first_heard(self, left_out: int = NOBODY, share: float = 1.0) -> int:
+        """Returns the machine that was here first of those that are heard, without one of them.
+
+        `share`: heard within this share of the time after which a machine is silent.
+        """
+        now, within = time.monotonic(), share * Timeouts.machine_silent
         return next(
             machine
             for machine in self._presences
@@ -322,7 +325,7 @@ class SeveralMachines(Cluster):
 
     def _may_decide(self, machine: int) -> bool:
         """Whether a machine coordinates; it may have missed the one before it a moment earlier than here."""
-        return machine in (self.coordinator, self._first_heard(within=Timeouts.machine_silent / 2))
+        return machine in (self.coordinator, self._first_heard(share=0.5))
 
     @property
     def _counterparts(self) -> list[int]:
