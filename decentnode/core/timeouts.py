@@ -234,7 +234,15 @@ class Timeouts:
     # Launchers among themselves.
 
     machine_silent: ClassVar[float] = 10.0
-    """A launcher without a message until its nodes count as lost; they count again when it reconnects."""
+    """The longest such silence (`launcher_silent`), whatever the grace."""
+
+    @property
+    def launcher_silent(self) -> float:
+        """A launcher without a message until its nodes count as lost; they count again when it reconnects."""
+        # Nodes that have lost a peer there wait for an observer that waits for that machine. They must not
+        # give up first, or evaluations lack the mean model until the machine counts as silent.
+        return min(self.machine_silent, self.grace + self.snapshot)
+
     machine_lost: ClassVar[float] = 600.0
     """A launcher without a message until no checkpoints are kept for it."""
     machine_twin: ClassVar[float] = 3.0

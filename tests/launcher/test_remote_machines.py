@@ -57,17 +57,17 @@ ROUNDS = 50
 BIG = 10**6
 
 
-def experiment(tmp_path):
-    settings = ["graph=ring", "graph.nodes=6", f"rounds={ROUNDS}", f"run_dir={tmp_path}/run", MACHINES]
+def experiment(tmp_path, *more):
+    settings = ["graph=ring", "graph.nodes=6", f"rounds={ROUNDS}", f"run_dir={tmp_path}/run", MACHINES, *more]
     return Experiment.from_yaml(QUICKSTART, settings)
 
 
 class IdleLauncher:
     """A launcher after the start, without nodes and without sockets: others' notes are put into `inbox`."""
 
-    def __init__(self, tmp_path, machine=0):
+    def __init__(self, tmp_path, machine=0, *settings):
         self.machine, self.inbox, self.sent = machine, [], []
-        self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
+        self.launcher = Launcher(experiment(tmp_path, *settings), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
             taken=[],
             error=None,
@@ -392,6 +392,18 @@ class TestCoordinator:
         idle.receive(Arrived(1, Presence(1, 1)))
         assert [*idle.launcher._cluster._presences] == [0, 2, 1]
         assert idle.launcher.membership.members[2].restarts == 1
+
+    @pytest.mark.parametrize("grace", [0.5, 5.0, 60.0])
+    def test_it_counts_as_silent_before_nodes_give_up_their_wait(self, tmp_path, monkeypatch, grace):
+        """From the loss of its nodes on, others wait `snapshot` seconds for an observer that waits for it."""
+        monkeypatch.setattr(Timeouts, "machine_silent", 8.0)
+        idle = IdleLauncher(tmp_path, 1, f"failures.grace={grace}")
+        idle.receive(RelayedReports(0, []))
+        idle.silence(0, min(8.0, grace + Timeouts.snapshot) - 1.0)
+        assert (idle.launcher._cluster.coordinator, idle.state(0)) == (0, MemberState.RUNNING)
+        idle.silence(0, 1.0)
+        assert idle.launcher._observer.coordinator == 1 and idle.launcher._observer.machines == {1, 2}
+        assert idle.state(0) == MemberState.LOST
 
     def test_who_comes_late_does_not_take_a_silent_machine_for_the_coordinator(self, tmp_path, monkeypatch):
         idle = IdleLauncher(tmp_path, machine=2)

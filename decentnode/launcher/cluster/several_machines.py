@@ -97,6 +97,8 @@ class SeveralMachines(Cluster):
         self._carriers = [process.machine for process in processes]
         self._presences: dict[int, Presence] = {}
         """The machines that have come, the first one first."""
+        self._silent = failures.timeouts.launcher_silent
+        """Seconds without a message from a machine until it is silent."""
         self._rounds = rounds
         self._vector_bytes = vector_bytes
         self._event_log = event_log
@@ -224,7 +226,7 @@ class SeveralMachines(Cluster):
     def pause(self) -> float:
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
-        silent = [self._last_received[m] + Timeouts.machine_silent for m in self._heard]
+        silent = [self._last_received[m] + self._silent for m in self._heard]
         return max(0.0, min([self._next_relay, *silent]) - now)
 
     @property
@@ -294,7 +296,7 @@ class SeveralMachines(Cluster):
         return [machine for machine in self._presences if machine != self._machine]
 
     def _is_heard(self, machine: int, now: float) -> bool:
-        return now - self._last_received[machine] <= Timeouts.machine_silent
+        return now - self._last_received[machine] <= self._silent
 
     @property
     def _heard(self) -> list[int]:
@@ -307,7 +309,7 @@ class SeveralMachines(Cluster):
 
         `share`: heard within this share of the time after which a machine is silent.
         """
-        now, within = time.monotonic(), share * Timeouts.machine_silent
+        now, within = time.monotonic(), share * self._silent
         return next(
             machine
             for machine in self._presences
@@ -346,7 +348,7 @@ class SeveralMachines(Cluster):
         """Marks the nodes of silent machines as lost."""
         for machine in sorted(self.present() - {self._machine}):
             if not self._is_heard(machine, now):
-                why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
+                why = f"no message from machine {machine} for {self._silent:g} s"
                 for rank in sorted(self.membership.active.intersection(self._mapping.ranks_of(machine))):
                     # Recorded separately: these nodes count again if their launcher reports again.
                     self.membership.members[rank].silent_since = now
