@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Self, cast, get_args, get_origin
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,7 +87,7 @@ class Plugin(Factory):
             options |= {
                 name: _weights(name, value)
                 for name, value in options.items()
-                if isinstance(value, tuple | np.ndarray | int | float)
+                if not isinstance(value, Tensor | None)
                 and Tensor in (hints[name][0], *get_args(hints[name][0]))
             }
         if self._lacks_seed:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class TorchClasses(Registry):
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
         """Returns the options of a class; types follow the defaults, because torch's hints are too loose."""
         found = parameters_of(cls, skip=self._given)
-        return {name: (_type_of(default), default) for name, (_, default) in found.items()}
+        return {name: (_type_of(default, hint), default) for name, (hint, default) in found.items()}
 
 
 OPTIMIZERS = TorchClasses("optimizer", (torch.optim, optimizers), Optimizer, given=1)
@@ -89,11 +89,13 @@ LOSSES.explain("L1Loss", mae="", mean_absolute_error="")
 LOSSES.explain("MSELoss", l2="", mean_squared_error="")
 
 
-def _type_of(default: Any) -> Any:
+def _type_of(default: Any, hint: Any = Any) -> Any:
     if isinstance(default, bool | str):
         return type(default)
     if isinstance(default, int | float):
         return float if isinstance(default, float) else int | float
+    if isinstance(default, tuple) and get_origin(hint) is tuple and Ellipsis not in get_args(hint):
+        return tuple[tuple(map(_type_of, default))]  # type: ignore[misc]
     return Any
 
 

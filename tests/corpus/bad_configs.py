@@ -487,8 +487,12 @@ optimizer: LBFGS\n  dtype: bfloat16\n  privacy: {name: dp_sgd, clip: 1, noise: 1
 = {name: SGD, lr: 0.1, momentum: 0.9}
 null | 11 training.optimizer | missing; name one of: ...
 0.1 | 11 training.optimizer | must be a name, or a mapping with its options, not 0.1
-{name: Adam, betas: [0.9]} | 11 training.optimizer | Adam: tuple index out of range
-{name: Adam, betas: 0.9} | 11 training.optimizer | Adam: 'float' object is not subscriptable
+{name: Adam, betas: [0.9]}
+    | 11 training.optimizer.betas | must be a list of exactly 2 (a number, a number), not a list of 1
+{name: Adam, betas: 0.9}
+    | 11 training.optimizer.betas | must be a list of exactly 2 (a number, a number), not 0.9
+{name: Adam, betas: {a: 1}}
+    | 11 training.optimizer.betas | must be a list of exactly 2 (a number, a number), not a mapping
 {name: Adam, betas: [0.9, 1.5]} | 11 training.optimizer | Adam: Invalid beta parameter at index 1: 1.5
 {name: Adam, eps: -1} | 11 training.optimizer | Adam: Invalid epsilon value: -1.0
 {name: AccumAdam, accum_iter: 0}
