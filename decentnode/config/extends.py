@@ -14,7 +14,7 @@ from typing import Any
 from decentnode.config import yaml_source
 from decentnode.config.paths import expanded
 from decentnode.config.shipped import find_config, near_config
-from decentnode.config.type_check import show
+from decentnode.config.type_check import ShortForm, as_mapping, show
 from decentnode.config.yaml_source import Document, is_object
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
@@ -118,9 +118,10 @@ def _change(
             _replace(merged_document, document, place)
             below[name] = value
             continue
-        if not isinstance(below[name], dict):  # the short form of a plug-in: its place is that of the name
+        is_short = not isinstance(below[name], dict)
+        if is_short:  # its place is that of the name
             merged_document.locations[(*place, "name")] = merged_document.locations[place]
-        if "name" in value or "name" not in section:
+        if is_short or "name" in value or "name" not in section:
             merged_document.locations[place] = document.locations[place]
         below[name] = section
         _change(merged_document, document, place, below=section, values=value)
@@ -128,11 +129,14 @@ def _change(
 
 def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
     """Returns the base's section, if `value` changes some of its keys; None if it replaces the whole."""
-    if not isinstance(value, dict):
+    # A word replaces, also where there is more below it.
+    if not isinstance(value, dict) or isinstance(value.get("name"), ShortForm):
         return None
+    if isinstance(below, str):
+        below = as_mapping(below)
     default = DEFAULT_NAMES.get(key)
     if default is not None:
-        below = {"name": below} if isinstance(below, str) or is_object(below) else below
+        below = {"name": below} if is_object(below) else below
         if isinstance(below, dict) and "name" in value:
             # An object from Python is the same as nothing but itself.
             named, before = (

@@ -3,9 +3,10 @@
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
-from decentnode.config.type_check import show
+from decentnode.config.type_check import as_mapping
 from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation, read_value, shown_key
 from decentnode.core.text import shortened
 from decentnode.errors import Defect, Key
@@ -76,12 +77,13 @@ def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> 
         part = _part(container, word, key)
         inner = container[part] if isinstance(part, int) else container.get(part)
         key = (*key, part)
-        if inner is None:
-            document.locations[key] = source
-            inner = container[part] = {}
-        elif isinstance(inner, str):
-            # The short form of a plug-in: only its name.
-            inner = container[part] = {"name": inner}
+        if not isinstance(inner, dict | list):
+            if isinstance(inner, str):
+                document.locations[(*key, "name")] = document.location(key)
+            # A message about the mapping that replaces a value shows the key of that.
+            here = source if inner is None else replace(source, override=source.override and key)
+            document.locations[key] = here
+            inner = container[part] = as_mapping(inner)
         container = inner
     return container, (*key, _part(container, words[-1], key))
 
@@ -89,8 +91,6 @@ def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> 
 def _part(container: Any, word: str, key: Key) -> str | int:
     if isinstance(container, dict):
         return word
-    if not isinstance(container, list):
-        raise _Misfit(f"{shown_key(key)} is {show(container)} and has no keys")
     if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(container):
         raise _Misfit(f"{shown_key(key)} has the entries 0..{len(container) - 1}, not {shortened(word)}")
     return int(word)

@@ -17,6 +17,7 @@ from decentnode.config.torch_classes import OPTIMIZERS, TorchClasses, check_size
 from decentnode.config.type_check import (
     REQUIRED,
     Parameters,
+    ShortForm,
     TypeMismatch,
     describe,
     holds_plugins,
@@ -135,7 +136,8 @@ class PluginParser:
     ) -> dict[str, Any] | None:
         """Parses all parameters; None when there were defects. `what` describes an unknown one."""
         before = len(self.document.defects)
-        for name in [name for name in section if name not in parameters]:
+        # A text in whose place there is a section now names nothing.
+        for name in [n for n, v in section.items() if n not in parameters and not isinstance(v, ShortForm)]:
             self.document.report(unknown_key((*key, name), what, known))
         found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
         is_unreadable = any(place[: len(key)] == key for place in self.document.unreadable)
@@ -248,7 +250,7 @@ class PluginParser:
         if registry.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
             self.document.locations[(*key, "path")] = self.document.location((*key, "name"))
             return "file", {"path": name, **options}
-        return name, options
+        return str(name), options
 
     def _find(self, key: Key, registry: Registry, name: str, base: type | None) -> type | None:
         try:

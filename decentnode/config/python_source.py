@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from decentnode.config.extends import merge
+from decentnode.config.type_check import as_mapping
 from decentnode.config.yaml_source import Document, SourceLocation, is_object
 from decentnode.core.registry import PASSED, Registry, class_named
 from decentnode.core.text import first_line
@@ -34,12 +35,15 @@ def document_of(values: Mapping[str, Any]) -> Document:
     """Returns a document with these values; keys may be dotted: `{"training.optimizer.lr": 0.1}`."""
     document = Document(ARGUMENTS, {})
     _place(document, (), {})
-    for name, value in values.items():
+    # What is said below a word comes after it, in whatever order they are given.
+    for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):
         *sections, last = str(name).split(".")
         container, key = document.value, cast(Key, ())
         for section in sections:
             key = (*key, section)
-            container = container.setdefault(section, {})
+            if isinstance(below := container.setdefault(section, {}), str):
+                below = container[section] = as_mapping(below)
+            container = below
             _place(document, key, container)
             if not isinstance(container, dict):
                 raise BadInput(f"{ARGUMENTS}: {name}: {'.'.join(map(str, key))} has another value, too")

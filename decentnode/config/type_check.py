@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from decentnode.core.registry import guess, nearest, registry_of
+from decentnode.core.registry import guess, is_misspelt, letters, nearest, registry_of
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, Defect, Key
 from decentnode.options import INLINED, NAMES_FILE
@@ -44,6 +44,20 @@ _NOUNS: dict[Any, tuple[str, str]] = {
     Any: ("a value", "values"),
 }
 _SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+
+
+class ShortForm(str):
+    """A text below which an override is: it is the entry `name` of the mapping in its place.
+
+    `typed_parts` finds out what it is there: the name of a plug-in, or a value that the mapping replaces.
+    """
+
+    __slots__ = ()
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """Returns the mapping that an override below a value without keys changes."""
+    return {"name": ShortForm(value)} if isinstance(value, str) else {}
 
 
 class TypeMismatch(Exception):
@@ -111,7 +125,16 @@ def _refuse_parts(hint: Any, value: Any) -> None:
 
 
 def _unfit(hint: Any, value: Any) -> Defect:
-    return Defect((), f"must be {describe(hint)}, not {show(value)}")
+    words = [word for choice in choices_of(hint) for word in _words(choice)] if isinstance(value, str) else []
+    near = next((f"; did you mean '{w}'?" for w in words if is_misspelt(letters(value), letters(w))), "")
+    return Defect((), f"must be {describe(hint)}, not {show(value)}{near}")
+
+
+def _words(hint: Any) -> list[str]:
+    """Returns the texts that a type of choices allows."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return [str(member.value) for member in hint]
+    return [word for word in get_args(hint) if isinstance(word, str)] if get_origin(hint) is Literal else []
 
 
 class Builder(Protocol):
@@ -176,6 +199,7 @@ def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
 
     Keys that the builder gets begin with `key`, those of the defects of TypeMismatch after it.
     """
+    value = _without_short_forms(hint, value)
     if not holds_plugins(hint):
         return typed(hint, value)
     meant = _meant_part(hint, value)
@@ -192,6 +216,41 @@ def typed_parts(hint: Any, value: Any, builder: Builder, key: Key = ()) -> Any:
         return _section(meant, value, builder, key)  # type: ignore[arg-type]
     found = _items(meant, value, lambda hint, part, name: typed_parts(hint, part, builder, (*key, name)))
     return tuple(found.values())
+
+
+def _without_short_forms(hint: Any, value: Any) -> Any:
+    """Returns a value with each `ShortForm` in it, down to the next plug-ins, under the key that means it.
+
+    It is left out where no key of the mapping says what the text says alone.
+    """
+    if isinstance(value, dict) and isinstance(word := value.get("name"), ShortForm) and hint is not Any:
+        key = _key_of_text(hint, word)
+        rest = {name: part for name, part in value.items() if name != "name"}
+        value = {key: str(word), **rest} if key else rest
+    try:
+        meant = _meant(hint, value)
+    except TypeMismatch:  # which is raised again with the key of the value
+        return value
+    if is_plugin(meant) or not isinstance(value, dict):
+        return value
+    hints = _hints(meant) if is_dataclass(meant) else {}  # type: ignore[arg-type]
+    other = get_args(meant)[1] if get_origin(meant) in (dict, Mapping) else Any
+    return {name: _without_short_forms(hints.get(name, other), part) for name, part in value.items()}
+
+
+def _key_of_text(hint: Any, text: str) -> str:
+    """Returns the key of a mapping that says what a text says alone; empty: there is none.
+
+    It is that of a plug-in's name, or a field of a section with the same choices as the text.
+    """
+    meant = _meant_part(hint, text) if holds_plugins(hint) else None
+    if meant is not None:
+        inlined = inlined_in(meant)
+        return _keys(get_args(_hints(meant)[inlined])[0] if inlined else meant)[0]
+    words = [choice for choice in choices_of(hint) if get_origin(choice) is Literal]
+    sections = [_hints(choice) for choice in choices_of(hint) if is_dataclass(choice)]  # type: ignore[arg-type]
+    keys = (key for hints in sections for key in hints if any(c in words for c in choices_of(hints[key])))
+    return next(keys, "")
 
 
 def _section(cls: Callable[..., Any], value: Any, builder: Builder, key: Key) -> Any:

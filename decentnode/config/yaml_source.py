@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import yaml
 
 from decentnode.config.shipped import config_path, near_config
+from decentnode.config.type_check import ShortForm
 from decentnode.core.registry import near_file
 from decentnode.core.text import printable, shortened
 from decentnode.errors import MISSING_KEY, ConfigError, Defect, Key, key_text
@@ -68,6 +69,9 @@ class _Loader(ScalarRules, yaml.SafeLoader):
 
 class Dumper(ScalarRules, yaml.SafeDumper):
     """Writes text that this module reads as the same values."""
+
+
+Dumper.add_representer(ShortForm, Dumper.represent_str)
 
 
 @dataclass(frozen=True)

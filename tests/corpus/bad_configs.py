@@ -391,7 +391,8 @@ name: idx, variant: fashion
 name: synthetic, samples_per_node: 4 | 8 dataset.samples_per_node | must be a whole number >= 5 or null, not 4
 name: synthetic, alpha: -1 | 8 dataset.alpha | must be a number >= 0, not -1
 name: quadratic, a: [1, 0] | 8 dataset.a[1] | must be a number > 0, not 0
-name: quadratic, b: ranks | 8 dataset.b | must be 'rank' or 'normal' or a list of numbers, not 'ranks'
+name: quadratic, b: ranks
+    | 8 dataset.b | must be 'rank' or 'normal' or a list of numbers, not 'ranks'; did you mean 'rank'?
 
 = partition: {name: dirichlet, alpha: 0.5}
 skew: rotation | 8 dataset.skew | must be a list of skew, not 'rotation'
@@ -667,7 +668,8 @@ privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}\n  compile: true\n  au
     | 17 training.amp | float16 scales losses, and dp_sgd clips gradients; use bfloat16
 schedule_step: epoch | 12 training.schedule_step | must be 'round' or 'step', not 'epoch'
 memory_format: channels-last
-    | 12 training.memory_format | must be 'auto' or 'contiguous' or 'channels_last', not 'channels-last'
+    | 12 training.memory_format | must be 'auto' or 'contiguous' or 'channels_last', not 'channels-last'; did
+    + you mean 'channels_last'?
 mix_buffers: 1 | 12 training.mix_buffers | must be true or false, not 1
 scheduler: CosineAnnealing
     | 12 training.scheduler | unknown scheduler 'CosineAnnealing'; did you mean 'CosineAnnealingLR'? ...
@@ -1254,8 +1256,23 @@ training..lr=3 | training..lr=3 | an override is key=value, such as training.opt
 .rounds=3 | rounds=3 | an override is key=value, such as training.optimizer.lr=0.05
 round=3 | round | unknown key; did you mean 'rounds'?
 trainig.batch_size=3 | trainig.batch_size | unknown key; did you mean 'training'?
-training.optimizer.lr.x=3 | training.optimizer.lr.x | training.optimizer.lr is 0.1 and has no keys
-seed.x=1 | seed.x | seed is 1 and has no keys
+training.optimizer.lr.x=3 | training.optimizer.lr | must be a number, not a mapping
+seed.x=1 | seed | must be a whole number >= 0, not a mapping
+name=a name.b=1 | name | must be text, not a mapping
+training.execution=alone training.execution.wrkers=2
+    | training.execution.wrkers | unknown key; did you mean 'workers'?
+training.execution=alnoe
+    | training.execution | must be 'auto' or 'alone' or a mapping with batches or a mapping with workers, not
+    + 'alnoe'; did you mean 'alone'?
+training.pace=instnt
+    | training.pace | must be a mapping with step_seconds or 'instant' or null, not 'instnt'; did you mean
+    + 'instant'?
+training.pace=instant training.pace.device=phone
+    | training.pace.step_seconds | missing; it must be a number > 0 or text
+'training.pace={step_seconds: 1, slowdown: straglers}' training.pace.slowdown.share=0.5
+    | training.pace.slowdown.distribution | unknown slowdown 'straglers'; did you mean 'stragglers'? ...
+'training.loss={name: CrossEntropyLoss, weight: {a: 1}}'
+    | training.loss.weight | must be finite numbers from 0 on, not all 0
 'mapping.machines[1].nodes=3' | mapping.machines.1.nodes | mapping.machines has the entries 0..0, not 1
 mapping.machines.first.nodes=3
     | mapping.machines.first.nodes | mapping.machines has the entries 0..0, not first
@@ -1276,7 +1293,7 @@ sharing=decent_lam 'training.optimizer={name: SGD, lr: 0.1}' 'graph={name: one_p
     + 'training.optimizer={name: SGD, lr: 0.1}'
     | sharing.transforms[0] | random_k is too coarse for decent_lam, whose momentum makes the error grow; use
     + quasi_global, or leave it out
-'seed[0]=1' | seed.0 | seed is 1 and has no keys
+'seed[0]=1' | seed | must be a whole number >= 0, not a mapping
 rounds=three | rounds | must be a whole number > 0, not 'three'
 rounds=-3 | rounds | must be a whole number > 0, not -3
 training.optimizer.lr=nan training.optimizer.lr=.nan | training.optimizer.lr | .nan is not a finite number
@@ -1506,7 +1523,7 @@ time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4,
 'communication={name: simulated, latency: {table: mlab, shares: [1, -2]}}'
     | communication.latency.shares[1] | must be a number > 0, not -2
 'communication={name: simulated, latency: {table: azur}}'
-    | communication.latency.table | must be 'azure' or 'mlab', not 'azur'
+    | communication.latency.table | must be 'azure' or 'mlab', not 'azur'; did you mean 'azure'?
 'communication={name: simulated, uplink: {distribution: quantiles, levels: [0.9, 0.1], values: [1, 2]}}'
     | communication.uplink.levels | must increase: 0.9, 0.1
 training.pace=instant 'communication={name: simulated, downlink: {table: azure}}'

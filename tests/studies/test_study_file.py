@@ -164,7 +164,7 @@ axes:\n  training.optimizer.lr:\n    - 0.1\n    - fast\n
     | 5 training.optimizer.lr | must be a number, not 'fast' (variant fast)
 set:\n  rounds: none\n | 3 rounds | must be a whole number > 0, not 'none'
 set:\n  'a b': 1\n | 3 a b | this is no key; a key is a word, or words with dots: training.optimizer.lr
-set:\n  rounds.more: 1\n | 3 rounds.more | rounds is 40 and has no keys
+set:\n  rounds.more: 1\n | 3 rounds | must be a whole number > 0, not a mapping
 axes:\n  sharing: [gossip, relay_sum]\n
     | 3 sharing | relay_sum needs a graph that is a tree, such as chain, star or binary_tree; this one is ...
 axes:\n  kind:\n    a: {}\n    b: {rounds: 40}\n
