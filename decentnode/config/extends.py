@@ -21,6 +21,8 @@ from decentnode.core.text import quoted
 from decentnode.errors import Key
 
 EXTENDS = "extends"
+NAMING = {"name", "distribution", "kind"}
+"""The keys that name a plug-in, or a kind, in its section: another one has other options."""
 DEFAULT_NAMES: dict[Key, str] = {
     ("graph",): "",
     ("mapping",): "linear",
@@ -34,10 +36,7 @@ DEFAULT_NAMES: dict[Key, str] = {
     ("sharing", "weights"): "",
     ("communication",): "zeromq",
 }
-"""The sections of one plug-in, and the plug-in of a section without a name.
-
-`training` is none of them: its keys are valid for every name.
-"""
+"""The sections of one plug-in, and the plug-in of a section without a name."""
 
 
 ConfigSource = str | Path | Callable[[], Document]
@@ -135,16 +134,18 @@ def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
     if isinstance(below, str):
         below = as_mapping(below)
     default = DEFAULT_NAMES.get(key)
-    if default is not None:
-        below = {"name": below} if is_object(below) else below
-        if isinstance(below, dict) and "name" in value:
-            # An object from Python is the same as nothing but itself.
-            named, before = (
-                section["name"] if section.get("name") is not None else default for section in (value, below)
-            )
-            is_same = named is before if is_object(named) else named == before
-            return below if is_same else None
-    return below if isinstance(below, dict) else None
+    if default is not None and is_object(below):
+        below = {"name": below}
+    if not isinstance(below, dict):
+        return None
+    # All keys of `training` are valid for every name.
+    for word in value.keys() & NAMING if key != ("training",) else ():
+        named, before = (default if part.get(word) is None else part[word] for part in (value, below))
+        # An object from Python is the same as nothing but itself.
+        is_same = named is before if is_object(named) else named == before
+        if not is_same and named is not None and before is not None:
+            return None
+    return below
 
 
 def _replace(merged_document: Document, document: Document, key: Key) -> None:

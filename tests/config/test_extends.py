@@ -22,6 +22,7 @@ model: {name: mlp, hidden: [64, 32]}
 training:
   optimizer: {name: SGD, lr: 0.1, momentum: 0.9}
   steps_per_round: 5
+  pace: {step_seconds: 1, slowdown: {distribution: lognormal, sigma: 2}}
 sharing:
   name: choco
   gamma: 0.2
@@ -84,6 +85,11 @@ def test_what_a_configuration_leaves_out_is_that_of_its_base() -> None:
         ("dataset: {partition: iid}", lambda s: s.dataset.options["train_size"] == 100),
         ("dataset: {name: digits, test_size: 50}", lambda s: s.dataset.partition.name == "dirichlet"),
         ("dataset: {name: quadratic, nodes: 4}", lambda s: s.dataset.partition.name == "iid"),
+        (
+            "training: {pace: {slowdown: {distribution: exponential}}}",
+            lambda s: s.training.pace.options["slowdown"].name == "exponential",
+        ),
+        ("training: {name: local, batch_size: 9}", lambda s: s.training.steps_per_round == 5),
         ("evaluation: null", lambda s: s.evaluation.every == 10),
         ("failures: {grace: 1}", lambda s: s.failures.grace == 1.0),
     ],
