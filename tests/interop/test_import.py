@@ -367,15 +367,15 @@ def test_sizes_become_a_partition(imported) -> None:
 
 def test_a_class_of_ones_own_keeps_its_place(imported, here) -> None:
     (here / "my_data.py").write_text("from decentnode.datasets.digits import Digits as Mine\n")
-    (here / "my_scheme.py").write_text(
+    (here / "slow_scheme.py").write_text(
         "from dataclasses import dataclass\n\nfrom decentnode.sharing import Gossip\n\n\n"
         "@dataclass\nclass Slow(Gossip):\n    step_size: float = 1.0\n"
     )
     ini = INI.replace("decentralizepy.datasets.CIFAR10", "my_data").replace("class = CIFAR10", "class = Mine")
     ini = re.sub(r"(train|test)_dir.*\n", "", ini).replace("alpha = 1\n", "alpha = 1\ntest_size = 40\n")
-    sharing = "sharing_package = my_scheme\nsharing_class = Slow\nstep_size = 0.5\n"
+    sharing = "sharing_package = slow_scheme\nsharing_class = Slow\nstep_size = 0.5\n"
     settings = imported(ini + sharing, "model=mlp")
-    assert (settings.sharing.name, settings.sharing.options["step_size"]) == ("my_scheme:Slow", 0.5)
+    assert (settings.sharing.name, settings.sharing.options["step_size"]) == ("slow_scheme:Slow", 0.5)
     assert (settings.dataset.name, settings.dataset.options["test_size"]) == ("my_data:Mine", 40)
 
 
