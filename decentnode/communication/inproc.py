@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.peers.peer import Peer, PeerEvent
+from decentnode.communication.peers.peer import Peer
 from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.routes import Route, RoutedEndpoint
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import PeerLeft
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +73,7 @@ class WithinProcess(Route):
     def introduce(self, peer: Peer) -> None:
         self._peers.known_to[peer.rank].add(self._rank)
         if peer.rank in self._peers and (mailbox := self._peers[peer.rank].mailbox).ended:
-            last = mailbox.last_exchange[0] if mailbox.last_exchange else -1
-            peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
+            self._peers[self._rank].meet_ended(peer, mailbox.last_exchange, mailbox.failed)
 
     def leave(self, failed: bool) -> None:
         last = self._peers[self._rank].mailbox.last_exchange

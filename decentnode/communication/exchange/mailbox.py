@@ -209,6 +209,12 @@ class Mailbox(ExchangeOwner):
         awaited = (handle.key for handle in self._open_exchanges.values() if peer in handle.awaited)
         return last > self._reached or any(key <= last for key in awaited)
 
+    def may_be_met(self, last: Key) -> bool:
+        """Whether a payload of a peer that was never heard of, and whose last exchange is this one, may
+        still be on the way.
+        """
+        return last >= self._reached
+
     def note_needless(self, peer: int, key: Key) -> None:
         """Records that a peer is only behind, in exchange `key`: a request to it was needless."""
         self.usual.was_needless |= any(

@@ -138,6 +138,17 @@ class Peers(dict[int, Peer]):
             self.lose(peer, error)
             self.mailbox.drop_early(peer, until)
 
+    def meet_ended(self, peer: Peer, last: Key | None, failed: bool) -> None:
+        """Brings the record of a peer that had ended before this node heard of it into its first state.
+
+        Parameters as for `depart`.
+        """
+        if last is not None and self.mailbox.may_be_met(last):
+            peer.step(PeerEvent.LEAVE)
+            peer.last_exchange, peer.failed = last, failed
+        else:
+            peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last[0] if last else -1, failed))
+
     def depart(self, peer: int, last: Key | None, failed: bool = False) -> None:
         """Records that a peer ended after exchange `last`; None: it has sent nothing; `failed`: by an error.
 
