@@ -415,8 +415,9 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "device": {"base", "exchange", "launcher_link", "shared_memory"},
         "routes": {"base", "device", "exchange", "peers"},
         "inproc": {"base", "exchange", "peers", "routes"},
-        "simulated_links": {"base", "exchange", "inproc", "peers", "routes", "wire"},
-        "simulated": {"base", "peers", "simulated_links"},
+        "simulated_links": {"base", "exchange", "inproc", "peers", "routes", "simulated_processes", "wire"},
+        "simulated_processes": {"base", "exchange", "peers", "routes", "shared_memory", "wire"},
+        "simulated": {"base", "peers", "simulated_links", "simulated_processes"},
         "zeromq": {
             "base", "exchange", "inproc", "interceptor", "peers", "routes", "security", "shared_memory",
             "wire", "zmq_poll",

@@ -355,8 +355,8 @@ class TransportPlan:
     It follows from the options alone: making it binds and opens nothing.
     """
 
-    one_process: bool = False
-    """Whether all nodes of the run must live in one host process."""
+    one_machine: bool = False
+    """Whether all nodes of the run must live on one machine."""
     nodes_per_process: int | None = None
     """The most nodes of a machine in one host process; None: all."""
     has_messages: bool = False
@@ -377,6 +377,11 @@ class TransportPlan:
     """By option the first of the TCP ports that a machine binds, one for each host process."""
     local_ports: Container[str] = ()
     """The options whose ports are bound on a single machine, too."""
+
+    @property
+    def one_process(self) -> bool:
+        """Whether all nodes of the run live in one host process."""
+        return self.one_machine and self.nodes_per_process is None
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""

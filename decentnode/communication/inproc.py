@@ -92,7 +92,7 @@ class InProcess(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(one_process=True, has_messages=True)
+        return TransportPlan(one_machine=True, has_messages=True)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = directory.clock

@@ -3,6 +3,7 @@
 Threads: as in `inproc`, nothing runs beside the nodes. What is sent is delivered by a timer of the loop.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -15,13 +16,15 @@ from annotated_types import Ge, Lt
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
+from decentnode.communication.simulated_processes import OtherProcesses, least_latency
 from decentnode.core.registry import COMMUNICATIONS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
-from decentnode.options import option
+from decentnode.options import Positive, option
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.fair import MOST_FLOWS
+from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
     RATES,
@@ -68,10 +71,15 @@ class Simulated(Communication):
     """Of distributions, jitter and losses; null: that of the run."""
     delivery_log: bool = option(False, changes="results")
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
+    nodes_per_process: Positive | None = option(None, changes="results")
+    """The most nodes in one host process, so that a machine's processors share the work; null: all of them.
+    The latency between nodes of different processes must not be 0, and nothing else may delay messages."""
     _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
     _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
     _log_directory: Path | None = field(default=None, init=False, repr=False)
+    _others: OtherProcesses | None = field(default=None, init=False, repr=False)
+    """Where the nodes are in several processes."""
 
     def __post_init__(self) -> None:
         # Nodes are not known yet; what can be checked without them is.
@@ -86,7 +94,10 @@ class Simulated(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(one_process=True, has_messages=True, has_virtual_time=True)
+        return TransportPlan(
+            one_machine=True, nodes_per_process=self.nodes_per_process, has_messages=True,
+            has_virtual_time=True, local_files=0,
+        )  # fmt: skip
 
     @property
     def network_text(self) -> str:
@@ -119,7 +130,17 @@ class Simulated(Communication):
         return MOST_FLOWS if self.network_model == "fair" and is_limited else None
 
     def check_nodes(self, nodes: int) -> None:
-        self.network_of(nodes)
+        network, most = self.network_of(nodes), self.nodes_per_process or nodes
+        if most >= nodes:
+            return
+        options = "uplink", "downlink", "bandwidth", "jitter", "loss", "tcp", "delivery_log"
+        if given := [name for name in options if getattr(self, name)]:
+            what = f"has no {', '.join(given)}: between processes a message takes its latency alone"
+            raise BadInput.at("nodes_per_process", f"{what}; leave one of both out")
+        groups = [range(first, min(first + most, nodes)) for first in range(0, nodes, most)]
+        if not least_latency(network, groups):
+            what = "is 0 between nodes of different processes (nodes_per_process), which must take some time"
+            raise BadInput.at("latency", f"{what}; write it like 20 ms")
 
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""
@@ -163,12 +184,16 @@ class Simulated(Communication):
         self._links = SimulatedLinks(
             self._peers, network, self._clock, directory.outages, grace=directory.grace
         )
+        if len(directory.processes) > 1:
+            self._others = OtherProcesses(directory, self._peers, network, self._clock)
 
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> SimulatedEndpoint:
         assert self._links is not None, "prepared before it has endpoints"
-        return SimulatedEndpoint(rank, buffer_spec, self._peers, self._links, clock=self._clock)
+        return SimulatedEndpoint(rank, buffer_spec, self._peers, self._links, self._others, clock=self._clock)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
+        if self._others is not None:
+            self._others.open(timeout)
         # Not before: a resumed run begins at the time of its checkpoints.
         if self._log_directory is not None:
             assert self._links is not None, "prepared before it opens"
@@ -177,10 +202,16 @@ class Simulated(Communication):
     def enter_loop(self) -> None:
         assert self._links is not None, "prepared before it begins"
         self._links.begin()
+        if self._others is not None:
+            loop = cast(VirtualLoop, asyncio.get_running_loop())
+            self._others.enter(loop)
+            loop.join(self._others)
 
     def close(self, timeout: float) -> None:
         if self._links is not None and self._links.delivery_log is not None:
             self._links.delivery_log.close()
+        if self._others is not None:
+            self._others.close()
         self._peers.clear()
 
     def _quantities(self) -> list[tuple[str, PerPair | None, dict[str, float]]]:

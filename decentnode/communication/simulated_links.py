@@ -24,6 +24,7 @@ from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.communication.peers.peers import Peers, PeersByRank
 from decentnode.communication.peers.rejoin import first_of
 from decentnode.communication.routes import Route, RoutedEndpoint
+from decentnode.communication.simulated_processes import OtherProcesses, ProcessRoute
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.byte_counters import HEADER_BYTES, ByteCounters
 from decentnode.core.payload import Payload
@@ -365,8 +366,7 @@ class SimulatedRoute(Route):
         if self._links.may_fail:
             self._links.carry_at_once(self._rank, source, partial(self._within.acknowledge, source, message))
             return True
-        self._peers[source].mailbox.acknowledged(self._rank, message.seq)
-        return True
+        return self._within.acknowledge(source, message)
 
     def introduce(self, peer: Peer) -> None:
         self._within.introduce(peer)
@@ -393,10 +393,15 @@ class SimulatedEndpoint(RoutedEndpoint):
         buffer_spec: BufferSpec,
         peers: PeersByRank,
         links: SimulatedLinks,
+        others: OtherProcesses | None,
         clock: VirtualClock,
     ) -> None:
-        route = SimulatedRoute(rank, peers, links)
-        super().__init__(rank, buffer_spec, buffer_spec.slots(), [route], clock=clock)
+        """`others`: where some nodes are in other processes."""
+        routes: list[Route] = [SimulatedRoute(rank, peers, links)]
+        if others is not None:
+            routes.append(ProcessRoute(rank, peers, others))
+        slots = buffer_spec.slots() if others is None else others.slots(rank, buffer_spec)
+        super().__init__(rank, buffer_spec, slots, routes, clock=clock)
         peers[rank] = self.peers
         links.join(rank, self.peers, self.counters)
         self._links = links

@@ -466,9 +466,9 @@ def _faults(
             yield defect.below(("faults", index))
 
 
-def _one_process(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
-    if communication.plan.one_process and len(mapping.machines) > 1:
-        what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
+def _one_machine(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
+    if communication.plan.one_machine and len(mapping.machines) > 1:
+        what = f"carries nodes of one machine, but there are {len(mapping.machines)} machines; use zeromq"
         yield Defect(("communication",), what)
 
 
@@ -551,7 +551,7 @@ CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _count, _start, _evaluated, _metrics, _machine, _lists, _order, _precision,
     _corrections, _capabilities, _edges,
     _by_rounds, _servers,
-    _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_process, _members,
+    _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_machine, _members,
     _trust, _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
     _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *EXECUTION_CHECKS, *LOOP_CHECKS,
 )  # fmt: skip

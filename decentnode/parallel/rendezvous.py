@@ -218,7 +218,7 @@ class RankStoreRendezvous(RankRendezvous):
             store = PrefixStore(call, store)
             records = [RankRecord(**json.loads(text)) for text in whole]
             compare({rank: record.terms for rank, record in enumerate(records)}, self.rank)
-            if communication.plan.one_process:  # raised here: the store stays until all ranks can raise it
+            if communication.plan.one_machine:  # raised here: the store stays until all ranks can raise it
                 defect = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
                 raise BadInput(f"communication: {own_record.terms['communication']} {defect}")
             return records, store

@@ -10,10 +10,11 @@ import selectors
 import time
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from typing import Any, Protocol
 
 from decentnode.errors import RunFailed
 from decentnode.simulation.clock import SECOND, VirtualClock
+from decentnode.simulation.outages import NEVER
 
 LONGEST_BLOCK = 0.5
 """Real seconds that the loop waits at most for another thread or process before it looks again."""
@@ -24,6 +25,16 @@ EVENTS_AT_ONCE = 64
 
 Event = tuple[int, int, Callable[..., object], tuple[Any, ...], asyncio.TimerHandle | None]
 """Its time in nanoseconds, its number, the call, and the handle by which it may be cancelled."""
+
+
+class Others(Protocol):
+    """The other processes of one virtual time."""
+
+    def meet(self, earliest: int) -> int:
+        """Waits until all have done what is before the end of the window; returns the end of the next one.
+
+        `earliest`: the next event here, in nanoseconds. NEVER, for both: there is none.
+        """
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -38,6 +49,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The number of events so far: of those of one time the first that was asked for is first."""
         self._cancelled = 0
         """How many of the events may be cancelled."""
+        self._others: Others | None = None
+        self._window_end = NEVER
+        """The time before which no message of another process can arrive that is not there yet."""
+
+    def join(self, others: Others) -> None:
+        """Shares its time with other processes."""
+        self._others, self._window_end = others, self._virtual_clock.nanoseconds
 
     def time(self) -> float:
         return self._virtual_clock.now()
@@ -107,7 +125,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         clock = self._virtual_clock
         if clock.outside_waits:
             return False
-        while self._events:
+        while self._events and self._events[0][0] < self._window_end:
             due, _, callback, args, handle = heapq.heappop(self._events)
             if handle is not None and handle.cancelled():
                 continue
@@ -115,7 +133,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 clock.nanoseconds = due
             callback(*args)
             return True
-        return False
+        if self._others is None:
+            return False
+        self._window_end = self._others.meet(self._events[0][0] if self._events else NEVER)
+        return self._window_end < NEVER or bool(self._events)
 
     def _wait_outside(self) -> None:
         """Waits in real time for another thread or process; raises RunFailed if nothing can come."""

@@ -1334,7 +1334,7 @@ training.optimzer.lr=0.05 | training.optimzer.lr | unknown key; did you mean 'op
 run_dir=$NOWHERE/a | run_dir | no usable path: '$NOWHERE/a': the variable NOWHERE is not set
 extends=other.yaml | extends | is read from a file alone; write it there, or name ...
 communication=inproc 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]'
-    | communication | carries all nodes in one process, but there are 2 machines; use zeromq
+    | communication | carries nodes of one machine, but there are 2 machines; use zeromq
 training.steps_per_round=[1,2,3] 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
     + nodes: 1}]'
     | training.steps_per_round | must be one number, or one for each of the 4 ranks or 2 machines, not a ...
@@ -1526,6 +1526,23 @@ time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4,
     | communication.latency.table | must be 'azure' or 'mlab', not 'azur'; did you mean 'azure'?
 'communication={name: simulated, uplink: {distribution: quantiles, levels: [0.9, 0.1], values: [1, 2]}}'
     | communication.uplink.levels | must increase: 0.9, 0.1
+training.pace=instant 'communication={name: simulated, nodes_per_process: 2}'
+    | communication.latency | is 0 between nodes of different processes (nodes_per_process), which must take
+    + some time; write it like 20 ms
+'communication={loss: 0.1, tcp: lv08, name: simulated, nodes_per_process: 2, latency: 1 ms}'
+    + training.pace=instant
+    | communication.nodes_per_process | has no loss, tcp: between processes a message takes its latency alone;
+    + leave one of both out
+training.execution.workers=2 'faults=[{name: offline, ranks: 1, seconds: 1}]' training.pace=instant
+    + 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}'
+    | communication.nodes_per_process | faults need all nodes of a simulation in one process; leave it out
+    | training.execution.workers | nodes are in several processes already (communication.nodes_per_process)
+sharing=ad_psgd 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}' time_model=asynchronous
+    + training.pace=instant training.steps_per_round=1
+    | communication.nodes_per_process | messages outside of rounds need all nodes of a simulation in one ...
+'graph={name: peer_sampler, nodes: 4, degree: 2}' training.pace=instant
+    + 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}'
+    | communication.nodes_per_process | the service of peer_sampler needs all nodes of a simulation in one ...
 training.pace=instant 'communication={name: simulated, downlink: {table: azure}}'
     | communication.downlink | azure has latencies alone; mlab has quantiles of rates
 'training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}'

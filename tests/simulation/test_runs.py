@@ -1,5 +1,8 @@
 """Whole runs in virtual time: the models of a real run, and the times of closed forms."""
 
+import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -7,8 +10,9 @@ import yaml
 
 import decentnode
 from decentnode.core.byte_counters import HEADER_BYTES
-from decentnode.errors import ConfigError, ExitCode
+from decentnode.errors import ConfigError, ExitCode, RunFailed
 from decentnode.launcher.report.final_lines import closing_lines
+from decentnode.sharing import Gossip
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"every": 0, "figures": False}
@@ -66,6 +70,70 @@ def test_models_are_those_of_real_time_whatever_the_network(sharing, options):
     assert other.model_hash == real.model_hash
     assert (first.records["seconds"] != other.records["seconds"]).any()
     assert first.records["wall_seconds"].notna().all() and real.records["wall_seconds"].isna().all()
+
+
+ANY_LATENCY = {"distribution": "lognormal", "median": "30 ms"}
+ANY_PACE = {"pace": {"step_seconds": 0.02, "slowdown": {"distribution": "exponential"}}}
+
+
+@pytest.mark.parametrize("sharing", ["gossip", {"name": "choco", "gamma": 0.5}, "gradient_tracking"])
+def test_several_processes_have_the_models_and_times_of_one(sharing):
+    """Also where all links and steps differ: what crosses processes comes when it would come in one."""
+    options = {"sharing": sharing, "training": ANY_PACE, "evaluation": {"every": 3, "figures": False}}
+    one, several = (
+        run(simulated(latency=ANY_LATENCY, nodes_per_process=nodes), **options) for nodes in (None, 4)
+    )
+    assert several.model_hash == one.model_hash
+    assert several.summary["bytes_received"] == one.summary["bytes_received"]
+    columns = ["rank", "round", "seconds", "train_loss", "exchange_seconds", "received_payload"]
+    assert several.records[columns].equals(one.records[columns])
+    of_evaluations = ["round", "seconds", "accuracy", "consensus_distance"]
+    assert several.evaluations[of_evaluations].equals(one.evaluations[of_evaluations])
+    logs = [sorted(path.name for path in (found.directory / "logs").iterdir()) for found in (one, several)]
+    assert logs == [["00000.log"], ["00000.log", "00004.log"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"graph": {"name": "teleport", "nodes": 8, "active": 3}},
+        {"graph": {"name": "one_peer_exponential", "nodes": 8}, "sharing": "push_sum"},
+    ],
+)
+def test_models_are_the_same_where_neighbors_change(options):
+    """Also of a node whose first payload arrives when its sender has ended; times may differ a little."""
+    options = options | {"dataset.nodes": 8}
+    real = run("inproc", **options)
+    for nodes in (None, 3):
+        network = simulated(latency=ANY_LATENCY, nodes_per_process=nodes)
+        found = run(network, training=ANY_PACE, **options)
+        assert found.model_hash == real.model_hash and not found.summary["broken_edges"]
+
+
+@dataclass
+class EndsAt(Gossip):
+    """Gossip in which one rank ends in a round, by an error or with its process."""
+
+    kills: bool = False
+
+    def outgoing(self, vector, view):
+        if (view.rank, view.round) == (5, 4):
+            if self.kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("a defect on purpose")
+        return super().outgoing(vector, view)
+
+
+def test_a_process_that_ends_ends_the_simulation(capfd):
+    """And a node that fails ends alone: the nodes of the other process go on, too."""
+    network, sharing = simulated(latency="10 ms", nodes_per_process=3), {"name": f"{__name__}:EndsAt"}
+    alone = run(network, sharing=sharing, training=INSTANT)
+    assert alone.summary["finished_nodes"] == 5 and alone.summary["exit_code"] == ExitCode.NODES_LOST
+    with pytest.raises(RunFailed):
+        decentnode.run(SMALL, communication=network, sharing=sharing | {"kills": True}, training=INSTANT)
+    said = capfd.readouterr().out
+    assert "rank 0: the process of ranks 3 to 5 has ended at 0.04 simulated s" in said
+    assert "rank 5: killed by signal 9" in said
 
 
 def test_devices_of_classes_take_their_time(tmp_path):
@@ -190,7 +258,7 @@ def test_the_slowest_of_n_random_steps_decides_a_round():
                     "machines": [{"address": f"127.0.0.{n}", "nodes": 3} for n in (1, 2)],
                 }
             },
-            "communication: carries all nodes in one process, but there are 2 machines",
+            "communication: carries nodes of one machine, but there are 2 machines",
         ),
     ],
 )

@@ -64,13 +64,17 @@ class Segment:
         self._staged: dict[int, tuple[int, int, int]] = {}
         """By part the last exchange with staged payloads, its slot, and how many bytes of that are in use."""
 
+    def place(self, buffer: Tensor) -> int | None:
+        """The offset of memory that lies here; None: it lies elsewhere."""
+        offset = buffer.data_ptr() - self._base
+        return offset if 0 <= offset < self._size else None
+
     def offset(self, buffer: Tensor, seq: int, part: int) -> int:
         """The offset of a payload of exchange number `seq`; one that lies elsewhere is copied here.
 
         Two staging slots per part suffice: the exchange before the last is released by all readers.
         """
-        offset = buffer.data_ptr() - self._base
-        if 0 <= offset < self._size:
+        if (offset := self.place(buffer)) is not None:
             return offset
         last, slot, used = self._staged.get(part, (seq, 0, 0))
         if seq != last:

@@ -40,10 +40,12 @@ def computes_on_gpu(device: str) -> bool:
 
 def _one_process_for_all(communication: Communication, training: TrainingSettings) -> Iterator[Defect]:
     execution = training.execution
-    if isinstance(execution, BatchExecution | WorkerExecution) and not communication.plan.one_process:
+    if isinstance(execution, BatchExecution | WorkerExecution) and not communication.plan.one_machine:
         key = BATCHES if isinstance(execution, BatchExecution) else WORKERS
         what = f"needs all nodes in one process, and {name_of(communication)} has several"
         yield Defect(key, f"{what}; use inproc or simulated")
+    elif isinstance(execution, WorkerExecution) and not communication.plan.one_process:
+        yield Defect(WORKERS, "nodes are in several processes already (communication.nodes_per_process)")
 
 
 def _workers(

@@ -1,9 +1,10 @@
 """Checks of runs in virtual time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from decentnode.communication.base import Communication
 from decentnode.config.settings import TimeModelSettings
+from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -51,6 +52,25 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
         yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
 
 
+def _several_processes(
+    communication: Communication, graph: Graph, time_model: TimeModelSettings,
+    faults: Sequence[object],
+) -> Iterator[Defect]:  # fmt: skip
+    """Yields what needs all nodes of a simulation in one process."""
+    nodes = graph.num_nodes
+    if not communication.plan.has_virtual_time or communication.plan.nodes_in_one_process(nodes) == nodes:
+        return
+    reasons = {
+        "messages outside of rounds need": time_model.is_asynchronous,
+        "faults need": bool(faults),
+        f"the service of {name_of(graph)} needs": graph.needs_service,
+    }
+    for what, is_given in reasons.items():
+        if is_given:
+            what += " all nodes of a simulation in one process; leave it out"
+            yield Defect(("communication", "nodes_per_process"), what)
+
+
 def _keys(communication: Communication, security: object) -> Iterator[Defect]:
     """Yields keys, which protect links between machines."""
     if communication.plan.has_virtual_time and security not in ("auto", "none"):
@@ -59,4 +79,6 @@ def _keys(communication: Communication, security: object) -> Iterator[Defect]:
         )
 
 
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows, _keys)
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
+    _virtual_time, _flows, _several_processes, _keys,
+)  # fmt: skip

@@ -78,7 +78,7 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settin
         ranks = [rank for rank in range(request.size) if rank not in graph.servers]
         given["dataset"]["partition"]["ranks"] = ranks
         settings = config.understand(document)
-    if settings.communication.make().plan.one_process and len(request.ranks) < request.size:
+    if settings.communication.make().plan.one_machine and len(request.ranks) < request.size:
         name = settings.communication.name
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"

@@ -43,7 +43,7 @@ class ExecutionChoice:
         settings, nodes = self.settings, self.graph.num_nodes
         communication: Communication = settings.communication.make()
         execution = settings.training.execution
-        if execution == "auto" and communication.plan.has_virtual_time:
+        if execution == "auto" and communication.plan.has_virtual_time and communication.plan.one_process:
             execution = WorkerExecution("auto")
         if not isinstance(execution, WorkerExecution):
             return 0
