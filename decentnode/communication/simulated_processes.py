@@ -103,7 +103,7 @@ class OtherProcesses:
     def __init__(
         self, directory: ProcessDirectory, peers: PeersByRank, network: Network, clock: VirtualClock
     ) -> None:
-        """`peers`: those of each node of this process, as they are made. Raises StartError."""
+        """`peers`: those of each node of this process, as they are made."""
         self.departures: dict[int, Departure] = {}
         """By rank how nodes of other processes have ended."""
         self._directory = directory
