@@ -400,6 +400,7 @@ class SimulatedEndpoint(RoutedEndpoint):
         routes: list[Route] = [SimulatedRoute(rank, peers, links)]
         if others is not None:
             routes.append(ProcessRoute(rank, peers, others))
+            others.endpoint = self
         slots = buffer_spec.slots() if others is None else others.slots(rank, buffer_spec)
         super().__init__(rank, buffer_spec, slots, routes, clock=clock)
         peers[rank] = self.peers

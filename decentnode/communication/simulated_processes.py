@@ -11,7 +11,8 @@ lie elsewhere, go through Unix sockets. An acknowledgement takes the latency of 
 within a process.
 
 Threads: none but that of the event loop, which waits for the other processes at the end of a window. It waits
-as long as they live: the launcher ends one that hangs, and the socket of one that has ended says so.
+as long as they live, and shows the launcher that it lives itself: the launcher ends one that hangs, and the
+socket of one that has ended says so.
 """
 
 import socket
@@ -19,14 +20,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby, permutations
-from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from decentnode.communication.base import STAGING_ALIGNMENT, BufferSpec, ProcessDirectory, Slots
+from decentnode.communication.base import (
+    STAGING_ALIGNMENT,
+    BufferSpec,
+    Endpoint,
+    ProcessDirectory,
+    Slots,
+)
 from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.peers.peer import Peer
 from decentnode.communication.peers.peers import PeersByRank
@@ -35,10 +41,13 @@ from decentnode.communication.shared_memory.attached import PeerSegment, SharedM
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.wire import SharedSegment
 from decentnode.core.payload import Payload
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed, StartError
 from decentnode.simulation.clock import SECOND, EventLoop, VirtualClock
 from decentnode.simulation.network import Network
 from decentnode.simulation.outages import NEVER
+
+LENGTH_BYTES = 8
 
 
 class ProcessHello(msgspec.Struct, frozen=True):
@@ -106,6 +115,8 @@ class OtherProcesses:
         """`peers`: those of each node of this process, as they are made."""
         self.departures: dict[int, Departure] = {}
         """By rank how nodes of other processes have ended."""
+        self.endpoint: Endpoint | None = None
+        """One of this process, in whose heartbeat the launcher sees that it lives."""
         self._directory = directory
         self._peers = peers
         self._network = network
@@ -113,7 +124,7 @@ class OtherProcesses:
         self._windows: defaultdict[int, WindowEnd] = defaultdict(WindowEnd)
         """By process what is sent to it when this window ends."""
         self._earliest_sent = NEVER
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, socket.socket] = {}
         self._peer_segments: dict[int, PeerSegment] = {}
         self._segment: Segment | None = None
         self._loop: EventLoop | None = None
@@ -151,13 +162,10 @@ class OtherProcesses:
                     link.connect(self._path(process))
                 else:
                     link, _ = self._listener.accept()
-                link.settimeout(None)
-                connection = Connection(link.detach())
-                connection.send_bytes(hello)
-                if not connection.poll(timeout):
-                    raise TimeoutError(f"no answer within {timeout:g} s")
-                theirs = msgspec.msgpack.decode(connection.recv_bytes(), type=ProcessHello)
-                self._connections[theirs.process] = connection
+                link.settimeout(Timeouts.busy_beat)
+                self._send(link, hello)
+                theirs = msgspec.msgpack.decode(self._receive(link), type=ProcessHello)
+                self._connections[theirs.process] = link
                 self._peer_segments[theirs.process] = PeerSegment(theirs.segment)
                 self._clock.nanoseconds = min(self._clock.nanoseconds, theirs.nanoseconds)
         except (OSError, EOFError) as error:
@@ -181,10 +189,10 @@ class OtherProcesses:
         first = earliest = min(earliest, self._earliest_sent)
         windows, self._windows, self._earliest_sent = self._windows, defaultdict(WindowEnd), NEVER
         came: list[tuple[int, WindowEnd]] = []
-        for process, connection in sorted(self._connections.items()):
+        for process, link in sorted(self._connections.items()):
             window = windows[process]
             window.earliest, window.is_last = earliest, is_last
-            theirs = self._swap(process, connection, window)
+            theirs = self._swap(process, link, window)
             first = min(first, theirs.earliest)
             came.append((process, theirs))
         for process, theirs in came:
@@ -196,8 +204,8 @@ class OtherProcesses:
         # One that has failed meanwhile no longer matters to the nodes here, which have ended.
         with suppress(RunFailed):
             self.meet(NEVER, is_last=True)
-        for connection in self._connections.values():
-            connection.close()
+        for link in self._connections.values():
+            link.close()
         self._connections.clear()
         if self._segment is not None:
             self._segment.close()
@@ -236,24 +244,52 @@ class OtherProcesses:
 
     # What comes from the others.
 
-    def _swap(self, process: int, connection: Connection, window: WindowEnd) -> WindowEnd:
+    def _swap(self, process: int, link: socket.socket, window: WindowEnd) -> WindowEnd:
         """Sends a window and receives one; the lower process sends first, so that no two wait for room."""
         body = msgspec.msgpack.encode(window)
         try:
             if self._directory.own < process:
-                connection.send_bytes(body)
-            theirs = msgspec.msgpack.decode(connection.recv_bytes(), type=WindowEnd)
+                self._send(link, body)
+            theirs = msgspec.msgpack.decode(self._receive(link), type=WindowEnd)
             if self._directory.own > process:
-                connection.send_bytes(body)
+                self._send(link, body)
         except (OSError, EOFError):
             ranks, now = self._directory.processes[process].ranks, self._clock.now()
             raise RunFailed(
                 f"the process of ranks {ranks[0]} to {ranks[-1]} has ended at {now:g} simulated s"
             ) from None
         if theirs.is_last:
-            connection.close()
+            link.close()
             del self._connections[process]
         return theirs
+
+    def _send(self, link: socket.socket, body: bytes) -> None:
+        left = memoryview(len(body).to_bytes(LENGTH_BYTES, "little") + body)
+        while left:
+            try:
+                left = left[link.send(left) :]
+            except TimeoutError:
+                self._show_alive()
+
+    def _receive(self, link: socket.socket) -> bytearray:
+        return self._read(link, int.from_bytes(self._read(link, LENGTH_BYTES), "little"))
+
+    def _read(self, link: socket.socket, size: int) -> bytearray:
+        content = bytearray(size)
+        left = memoryview(content)
+        while left:
+            try:
+                if not (count := link.recv_into(left)):
+                    raise EOFError
+                left = left[count:]
+            except TimeoutError:
+                self._show_alive()
+        return content
+
+    def _show_alive(self) -> None:
+        """Shows the launcher that this process waits for another one, which may compute for long."""
+        if self.endpoint is not None and self.endpoint.heartbeat is not None:
+            self.endpoint.heartbeat.beat()
 
     def _take(self, process: int, window: WindowEnd) -> None:
         """Plans the delivery of what has come, in the order in which it was sent."""

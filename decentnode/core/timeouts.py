@@ -35,7 +35,9 @@ class Timeouts:
     script_end: ClassVar[float] = 5.0
     """The end of a script's process, once its connection has ended."""
     busy_beat: ClassVar[float] = 0.5
-    """Seconds between two heartbeats of a loop that is busy with something else than steps."""
+    """Seconds between two heartbeats of a loop that is busy with something else than steps, and of a process
+    of a simulation that waits for another one.
+    """
 
     # One exchange.
 
