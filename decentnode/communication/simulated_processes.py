@@ -112,7 +112,9 @@ class OtherProcesses:
     def __init__(
         self, directory: ProcessDirectory, peers: PeersByRank, network: Network, clock: VirtualClock
     ) -> None:
-        """`peers`: those of each node of this process, as they are made."""
+        """`peers`: those of each node of this process, as they are made. Raises StartError."""
+        if directory.incarnation:
+            raise StartError("a simulation in several processes cannot go on with a process started again")
         self.departures: dict[int, Departure] = {}
         """By rank how nodes of other processes have ended."""
         self.endpoint: Endpoint | None = None

@@ -1534,8 +1534,9 @@ training.pace=instant 'communication={name: simulated, nodes_per_process: 2}'
     | communication.nodes_per_process | has no loss, tcp: between processes a message takes its latency alone;
     + leave one of both out
 training.execution.workers=2 'faults=[{name: offline, ranks: 1, seconds: 1}]' training.pace=instant
-    + 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}'
+    + failures.restart.attempts=1 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}'
     | communication.nodes_per_process | faults need all nodes of a simulation in one process; leave it out
+    | communication.nodes_per_process | restarts (failures.restart) need all nodes of a simulation in one ...
     | training.execution.workers | nodes are in several processes already (communication.nodes_per_process)
 sharing=ad_psgd 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}' time_model=asynchronous
     + training.pace=instant training.steps_per_round=1

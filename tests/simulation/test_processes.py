@@ -14,6 +14,7 @@ from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.simulated_processes import OtherProcesses
 from decentnode.core.payload import Field, Layout, Payload
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.network import Network
 
@@ -64,3 +65,8 @@ def test_a_process_that_waits_for_another_one_shows_that_it_lives(tmp_path, monk
     assert made[1 - waiting].meet(9) == 7 + LATENCY * SECOND
     meeting.join(5.0)
     assert not meeting.is_alive()
+
+
+def test_a_process_that_is_started_again_is_refused(tmp_path):
+    with pytest.raises(StartError, match="cannot go on with a process started again"):
+        processes(tmp_path, incarnation=1)

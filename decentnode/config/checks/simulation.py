@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from decentnode.communication.base import Communication
-from decentnode.config.settings import TimeModelSettings
+from decentnode.config.settings import FailureSettings, TimeModelSettings
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
@@ -54,7 +54,7 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
 
 def _several_processes(
     communication: Communication, graph: Graph, time_model: TimeModelSettings,
-    faults: Sequence[object],
+    faults: Sequence[object], failures: FailureSettings,
 ) -> Iterator[Defect]:  # fmt: skip
     """Yields what needs all nodes of a simulation in one process."""
     nodes = graph.num_nodes
@@ -63,6 +63,7 @@ def _several_processes(
     reasons = {
         "messages outside of rounds need": time_model.is_asynchronous,
         "faults need": bool(faults),
+        "restarts (failures.restart) need": failures.restart.attempts > 0,
         f"the service of {name_of(graph)} needs": graph.needs_service,
     }
     for what, is_given in reasons.items():
