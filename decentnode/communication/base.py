@@ -378,11 +378,6 @@ class TransportPlan:
     local_ports: Container[str] = ()
     """The options whose ports are bound on a single machine, too."""
 
-    @property
-    def one_process(self) -> bool:
-        """Whether all nodes of the run live in one host process."""
-        return self.one_machine and self.nodes_per_process is None
-
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""
         return local_nodes if self.nodes_per_process is None else min(self.nodes_per_process, local_nodes)

@@ -401,7 +401,7 @@ def _one_model(
         yield Defect(
             ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
         )
-    if communication.plan.one_process or fullest > 1:
+    if communication.plan.one_machine or fullest > 1:
         what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
         yield Defect(("communication",), what)
     why = f"{name} cannot continue without a node; leave it out, and continue with all from checkpoints: "

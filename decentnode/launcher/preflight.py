@@ -81,7 +81,7 @@ def raise_file_limit() -> int:
 def file_shortage(settings: Settings, machine: int) -> str:
     """Returns a line if this machine's limit of open files is too low for its nodes; otherwise empty."""
     plan: TransportPlan = settings.communication.make().plan
-    if plan.one_process:
+    if plan.one_machine:
         return ""
     ranks = settings.mapping.make().ranks_of(machine)
     needed, limit = files_needed(settings.graph.make(), ranks, plan), raise_file_limit()

@@ -1533,6 +1533,9 @@ training.pace=instant 'communication={name: simulated, nodes_per_process: 2}'
     + training.pace=instant
     | communication.nodes_per_process | has no loss, tcp: between processes a message takes its latency alone;
     + leave one of both out
+training.name=ddp sharing=none training.pace=instant
+    + 'communication={name: simulated, nodes_per_process: 1, latency: 1 ms}'
+    | communication | ddp needs a process for each node; use zeromq with nodes_per_process: 1
 training.execution.workers=2 'faults=[{name: offline, ranks: 1, seconds: 1}]' training.pace=instant
     + failures.restart.attempts=1 'communication={name: simulated, nodes_per_process: 2, latency: 1 ms}'
     | communication.nodes_per_process | faults need all nodes of a simulation in one process; leave it out

@@ -38,13 +38,15 @@ def computes_on_gpu(device: str) -> bool:
     return device == "cuda" or (device == "auto" and torch.cuda.is_available())
 
 
-def _one_process_for_all(communication: Communication, training: TrainingSettings) -> Iterator[Defect]:
-    execution = training.execution
+def _one_process_for_all(
+    communication: Communication, training: TrainingSettings, graph: Graph
+) -> Iterator[Defect]:  # fmt: skip
+    execution, nodes = training.execution, graph.num_nodes
     if isinstance(execution, BatchExecution | WorkerExecution) and not communication.plan.one_machine:
         key = BATCHES if isinstance(execution, BatchExecution) else WORKERS
         what = f"needs all nodes in one process, and {name_of(communication)} has several"
         yield Defect(key, f"{what}; use inproc or simulated")
-    elif isinstance(execution, WorkerExecution) and not communication.plan.one_process:
+    elif isinstance(execution, WorkerExecution) and communication.plan.nodes_in_one_process(nodes) < nodes:
         yield Defect(WORKERS, "nodes are in several processes already (communication.nodes_per_process)")
 
 

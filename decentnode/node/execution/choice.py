@@ -43,7 +43,8 @@ class ExecutionChoice:
         settings, nodes = self.settings, self.graph.num_nodes
         communication: Communication = settings.communication.make()
         execution = settings.training.execution
-        if execution == "auto" and communication.plan.has_virtual_time and communication.plan.one_process:
+        has_one_process = communication.plan.nodes_in_one_process(nodes) == nodes
+        if execution == "auto" and communication.plan.has_virtual_time and has_one_process:
             execution = WorkerExecution("auto")
         if not isinstance(execution, WorkerExecution):
             return 0

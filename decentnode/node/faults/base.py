@@ -177,7 +177,7 @@ class MessageFault(Fault, ABC):
             yield Defect(
                 (), f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
             )
-        elif communication.plan.one_process or fullest > 1:
+        elif communication.plan.one_machine or fullest > 1:
             limit = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
             yield Defect((), f"{limit} (zeromq with nodes_per_process: 1)")
 
