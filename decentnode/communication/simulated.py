@@ -95,9 +95,11 @@ class Simulated(Communication):
     @property
     def plan(self) -> TransportPlan:
         return TransportPlan(
-            one_machine=True, nodes_per_process=self.nodes_per_process, has_messages=True,
-            has_virtual_time=True, local_files=0,
-        )  # fmt: skip
+            one_machine=True,
+            nodes_per_process=self.nodes_per_process,
+            has_messages=True,
+            has_virtual_time=True,
+        )
 
     @property
     def network_text(self) -> str:
