@@ -125,3 +125,13 @@ def test_what_cannot_be_shared_is_said(tmp_path):
     assert "the gradient of 'weight' is sparse" in first_error(sparse, sharing="gradient_tracking")
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     assert "(shared= names those to share)" in first_error(lambda: (mixed, None))
+
+
+def test_ranks_of_scripts_have_no_virtual_time(tmp_path):
+    def join(rank):
+        model = nn.Linear(2, 1)
+        optimizer, virtual = torch.optim.SGD(model.parameters(), lr=0.1), {"communication": "simulated"}
+        joined(model, optimizer, rank, tmp_path, training={"pace": "instant"}, **virtual)
+
+    with pytest.raises(DecentnodeError, match="simulated has virtual time, and ranks of scripts wait"):
+        in_threads(2, join)

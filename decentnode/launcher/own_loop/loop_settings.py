@@ -78,8 +78,12 @@ def settings_of(request: AttachRequest, mapping: dict[str, Any]) -> tuple[Settin
         ranks = [rank for rank in range(request.size) if rank not in graph.servers]
         given["dataset"]["partition"]["ranks"] = ranks
         settings = config.understand(document)
-    if settings.communication.make().plan.one_machine and len(request.ranks) < request.size:
-        name = settings.communication.name
+    plan, name = settings.communication.make().plan, settings.communication.name
+    if plan.has_virtual_time:
+        raise BadInput(
+            f"communication: {name} has virtual time, and ranks of scripts wait; use inproc or zeromq"
+        )
+    if plan.one_machine and len(request.ranks) < request.size:
         raise BadInput(f"communication: {name} has all ranks in one process; use zeromq for several")
     line = f"the script decides these, so the configuration's are ignored: {', '.join(ignored)}"
     return settings, line if ignored else ""
