@@ -135,8 +135,11 @@ class Simulated(Communication):
         network, most = self.network_of(nodes), self.nodes_per_process or nodes
         if most >= nodes:
             return
-        options = "uplink", "downlink", "bandwidth", "jitter", "loss", "tcp", "delivery_log"
-        if given := [name for name in options if getattr(self, name)]:
+        options = {
+            "uplink": self.uplink, "downlink": self.downlink, "bandwidth": self.bandwidth,
+            "jitter": network.jitter, "loss": self.loss, "tcp": self.tcp, "delivery_log": self.delivery_log,
+        }  # fmt: skip
+        if given := [name for name, value in options.items() if value]:
             what = f"has no {', '.join(given)}: between processes a message takes its latency alone"
             raise BadInput.at("nodes_per_process", f"{what}; leave one of both out")
         groups = [range(first, min(first + most, nodes)) for first in range(0, nodes, most)]

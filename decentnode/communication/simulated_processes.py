@@ -120,6 +120,7 @@ class OtherProcesses:
         self.endpoint: Endpoint | None = None
         """One of this process, in whose heartbeat the launcher sees that it lives."""
         self._directory = directory
+        self._places = {rank: place for place, rank in enumerate(directory.process.ranks)}
         self._peers = peers
         self._network = network
         self._clock = clock
@@ -144,7 +145,7 @@ class OtherProcesses:
             whole = BufferSpec(stride * len(ranks), dtype)
             self._segment = Segment(ranks[0], whole, readers=len(self._directory.home))
         first, second = self._segment.slots
-        begin = stride * ranks.index(rank)
+        begin = stride * self._places[rank]
         end = begin + buffer_spec.vector_elements
         return first[begin:end], second[begin:end]
 
