@@ -77,6 +77,18 @@ def test_schemes_mix_the_models_of_the_loop_and_each_way_continues_the_other(cha
         torch.testing.assert_close(models, wanted, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("optimizer", ["{name: SGD, lr: 0.1, momentum: 0.9}", "{name: Adam, lr: 0.01}"])
+def test_a_model_does_not_depend_on_its_place_in_a_batch(optimizer, path, tmp_path):
+    """Bit for bit, whatever is computed together, also minibatches of one sample and batches of one node."""
+    changes = [f"training.optimizer={optimizer}", "training.dtype=float32", "training.batch_size=3"]
+    changes += ["dataset.features=30", "model.hidden=[40]"]
+    models = []
+    for most in (6, 5, 3, 1):
+        experiment = Experiment.from_yaml(path, [*changes, f"training.execution={{batches: {most}}}"])
+        models.append(Nodes(experiment, tmp_path / str(most)).begin().run(0, 3).models)
+    assert all(torch.equal(model, models[0]) for model in models)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

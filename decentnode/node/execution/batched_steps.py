@@ -19,7 +19,7 @@ from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import RunFailed, is_out_of_memory
 from decentnode.models.module_copies import copied
 from decentnode.node.execution.grouped_layers import grouped_losses
-from decentnode.node.execution.stacked_optimizer import Groups, StackedOptimizer
+from decentnode.node.execution.stacked_optimizer import Groups, StackedOptimizer, padded
 from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
@@ -131,6 +131,8 @@ class BatchedSteps:
         self._device = next(module.parameters()).device
         self._memory = torch.empty(0)
         """Of the vectors of a call and their gradients, kept: new pages took 3 us for each node."""
+        self._rows: list[Tensor] = []
+        """Each row of it, without its padding."""
         self._checked: set[Hashable] = set()
         """The shapes of minibatches that were compared with the loop."""
 
@@ -162,9 +164,12 @@ class BatchedSteps:
         shape = self._shape(steps[0])
         models = [step.training.vector.trained for step in steps]
         if len(self._memory) < 2 * len(steps):
-            self._memory = models[0].new_empty(2 * len(steps), self._layout.numel)
-        vectors, gradients = self._memory[: 2 * len(steps)].chunk(2)
-        torch.stack(models, out=vectors)
+            self._memory = models[0].new_zeros(2 * len(steps), padded(self._layout.numel))
+            self._rows = list(self._memory[:, : self._layout.numel].unbind())
+        stacks = self._memory[: 2 * len(steps)].chunk(2)
+        vectors, gradients = (stack[:, : self._layout.numel] for stack in stacks)
+        rows = self._rows[: len(steps)]
+        torch._foreach_copy_(rows, models)
         losses = self._gradients(vectors, gradients, steps)
         checked: list[int] = []
         if shape not in self._checked or not self.optimizer.has_stepped(steps[0].node):
@@ -180,12 +185,12 @@ class BatchedSteps:
             norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
             gradients.mul_((self._settings.clip_norm / (norms + CLIP_EPSILON)).clamp(max=1.0))
         alone = [self._stepped_alone(steps[index], vectors[index], gradients[index]) for index in checked]
-        self.optimizer.step([step.node for step in steps], steps[0].groups, vectors, gradients)
+        self.optimizer.step([step.node for step in steps], steps[0].groups, *stacks)
         for index, (before, after) in zip(checked, alone, strict=True):
             rounding = torch.finfo(before.dtype).eps * float(before.norm())
             most = TOLERANCE[before.dtype]
             self._compare(steps[index], "model", vectors[index] - before, after - before, most, rounding)
-        torch._foreach_copy_(models, vectors.unbind())
+        torch._foreach_copy_(models, rows)
         for step, loss in zip(steps, losses.unbind(), strict=True):
             # Without the batch, which refers to the step.
             step.loss, step.batched_steps = loss, ()

@@ -27,6 +27,10 @@ class GroupedLosses:
 
     def __call__(self, parameters: Mapping[str, Tensor], labels: Tensor, x: Tensor) -> Tensor:
         """Returns the losses, shape (nodes,), for inputs and labels of shape (nodes, batch, ...)."""
+        if len(x) == 1:
+            # Torch multiplies a single pair of matrices in another way, which may round otherwise.
+            two = {name: tensor.expand(2, *tensor.shape[1:]) for name, tensor in parameters.items()}
+            return self(two, labels.expand(2, *labels.shape[1:]), x.expand(2, *x.shape[1:]))[:1]
         for layer in self._layers:
             x = layer(parameters, x)
         if self._are_classes and x.dim() == 3:

@@ -17,6 +17,15 @@ Groups = Sequence[Mapping[str, Any]]
 """The `param_groups` of an optimizer."""
 Numbers = tuple[tuple[tuple[str, Any], ...], ...]
 """For each block the numbers of its state that are one for all elements, such as the count of steps."""
+ALIGNMENT = 32
+"""Elements to whose multiple the rows of stacks are padded with zeros: two vector registers of 512 bits in
+float32. Torch computes what is left of a tensor without them, which may round otherwise, so a model
+would depend on its place in a batch."""
+
+
+def padded(elements: int) -> int:
+    """The elements of a row with its padding."""
+    return -(-elements // ALIGNMENT) * ALIGNMENT
 
 
 class StackedOptimizer:
@@ -49,6 +58,8 @@ class StackedOptimizer:
                 if len(self._blocks) > first and self._blocks[-1].stop == start:
                     start = self._blocks.pop().start
                 self._blocks.append(slice(start, end))
+            if self._blocks[-1].stop == layout.numel:
+                self._blocks[-1] = slice(self._blocks[-1].start, padded(layout.numel))
             made = [nn.Parameter(self._row(block)) for block in self._blocks[first:]]
             parameters.append({**group, "params": made})
         self._parameters = [p for group in parameters for p in group["params"]]
@@ -85,7 +96,7 @@ class StackedOptimizer:
         return self._numbers[node] is not None
 
     def step(self, nodes: Sequence[int], groups: Groups, values: Tensor, gradients: Tensor) -> None:
-        """Makes one step of each of these nodes in place; `values` and `gradients` have shape (nodes, d)."""
+        """Makes one step of each of these nodes in place; both tensors have shape (nodes, padded(d))."""
         rows, optimizer = self._rows(nodes), self._optimizer
         for own, group in zip(optimizer.param_groups, groups, strict=True):
             own.update({name: value for name, value in group.items() if name != "params"})
