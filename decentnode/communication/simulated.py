@@ -140,8 +140,10 @@ class Simulated(Communication):
             "jitter": network.jitter, "loss": self.loss, "tcp": self.tcp, "delivery_log": self.delivery_log,
         }  # fmt: skip
         if given := [name for name, value in options.items() if value]:
-            what = f"has no {', '.join(given)}: between processes a message takes its latency alone"
-            raise BadInput.at("nodes_per_process", f"{what}; leave one of both out")
+            what = (
+                f"a message takes its latency alone between processes; leave out {', '.join(given)}, or this"
+            )
+            raise BadInput.at("nodes_per_process", what)
         groups = [range(first, min(first + most, nodes)) for first in range(0, nodes, most)]
         if not least_latency(network, groups):
             what = "is 0 between nodes of different processes (nodes_per_process), which must take some time"

@@ -1531,8 +1531,8 @@ training.pace=instant 'communication={name: simulated, nodes_per_process: 2}'
     + some time; write it like 20 ms
 'communication={loss: 0.1, tcp: lv08, name: simulated, nodes_per_process: 2, latency: 1 ms}'
     + training.pace=instant
-    | communication.nodes_per_process | has no loss, tcp: between processes a message takes its latency alone;
-    + leave one of both out
+    | communication.nodes_per_process | a message takes its latency alone between processes; leave out loss,
+    + tcp, or this
 training.name=ddp sharing=none training.pace=instant
     + 'communication={name: simulated, nodes_per_process: 1, latency: 1 ms}'
     | communication | ddp needs a process for each node; use zeromq with nodes_per_process: 1
