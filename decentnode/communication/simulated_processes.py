@@ -225,7 +225,17 @@ class OtherProcesses:
             self._earliest_sent = min(self._earliest_sent, due)
             for process, there in groupby(sorted(arriving, key=home.__getitem__), key=home.__getitem__):
                 self._windows[process].payloads.append(
-                    CrossingPayload(due, rank, list(there), key, seq, layout, length, offset, body)
+                    CrossingPayload(
+                        due=due,
+                        source=rank,
+                        targets=list(there),
+                        key=key,
+                        seq=seq,
+                        layout=layout,
+                        length=length,
+                        offset=offset,
+                        body=body,
+                    )
                 )
 
     def acknowledge(self, source: int, reader: int, seq: int) -> None:
@@ -318,7 +328,13 @@ class OtherProcesses:
                     FramedMessage(sent.source, sent.seq, sent.layout, sent.body)
                     if sent.offset is None
                     else SharedMessage(
-                        sent.source, sent.seq, sent.layout, target, segment, sent.offset, sent.length
+                        sent.source,
+                        sent.seq,
+                        sent.layout,
+                        reader=target,
+                        segment=segment,
+                        offset=sent.offset,
+                        length=sent.length,
                     )
                 )
                 self._peers[target].mailbox.deliver(sent.source, sent.key, message)
